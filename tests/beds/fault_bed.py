@@ -323,7 +323,8 @@ class Bed:
     def _of_share(self, container: Container) -> list[str]:
         mounts, files, permitted = self.expected
         # Where the host's overlay cannot be had, the files are bound as they are, and a line says so: the kinds differ.
-        now = [[line.rpartition(" ")[0] for line in lines] for lines in (container.mounts(), mounts)]
+        # Where it has to be attached first, the files are cloned last: their order differs.
+        now = [sorted(line.rpartition(" ")[0] for line in lines) for lines in (container.mounts(), mounts)]
         problems = [] if now[0] == now[1] else [f"other mounts than a share has: {set(now[0]) ^ set(now[1])}"]
         problems += difference("files", files, container.files())
         problems += [] if container.permitted() == permitted else ["other devices than a share has"]

@@ -84,7 +84,18 @@ class Hook:
     `execution` is that of the plan: it is undone when a later step fails. `name` is namespace/pod/container, or "".
     """
 
-    __slots__ = ("command_line", "config_path", "dry_run", "execution", "name", "proc", "run_dir", "settings", "steps")
+    __slots__ = (
+        "command_line",
+        "config_path",
+        "dry_run",
+        "execution",
+        "name",
+        "proc",
+        "run_dir",
+        "settings",
+        "started",
+        "steps",
+    )
 
     def __init__(self, arguments: Arguments, proc: str = "/proc") -> None:
         self.command_line = arguments.command_line
@@ -96,6 +107,7 @@ class Hook:
         self.name = ""
         self.steps = [("state", time.monotonic())]
         self.execution: Execution | None = None
+        self.started: tuple[Ledger, Start] | None = None  # when nothing but `keep` is left to do
 
     @property
     def step(self) -> str:
@@ -198,15 +210,31 @@ class Hook:
             notes, access = self._equip(container, allocation, node)
             self.step = "record"
             node.ledger.confirm(start, {f"{major}:{minor}": path for (major, minor), path in access.nodes.items()})
+            self.started = (node.ledger, start)
             return [*node.ledger.describe(allocation), *_too_small(allocation), *notes, *node.ledger.notes]
         except BaseException as error:
-            try:
-                left = self.execution.undo() if self.execution else ""
-            finally:
-                node.ledger.withdraw(start)
-            if left:
-                raise VgpuError(f"{unexpected.meaning(self.step, error)}; not undone: {left}") from error
+            self._undo(node.ledger, start, error)
             raise
+
+    def keep(self) -> None:
+        """Last of all: until here everything is undone when the hook is killed, and when its child cannot be told."""
+        if self.started is None or self.execution is None:
+            return
+        self.step = "keep"
+        try:
+            self.execution.keep()
+        except OSError as error:
+            self._undo(*self.started, error)
+            raise
+
+    def _undo(self, ledger: Ledger, start: Start, error: BaseException) -> None:
+        """VgpuError about what could not be undone."""
+        try:
+            left = self.execution.undo() if self.execution else ""
+        finally:
+            ledger.withdraw(start)
+        if left:
+            raise VgpuError(f"{unexpected.meaning(self.step, error)}; not undone: {left}") from error
 
     def _equip(self, container: Container, allocation: Allocation, node: Node) -> tuple[list[str], AllowDevices]:
         """Open the device cgroup, while a child makes the mounts, links and nodes. The cgroup needs no undoing: the
@@ -338,12 +366,13 @@ def main(arguments: list[str], stdin: int = 0) -> int:
         lines = hook.stop(state) if stage == STOPPED else hook.start(state)
     except (Exception, KeyboardInterrupt) as error:  # a bug, too: one line, and no container without limits
         failed = unexpected.line(hook.step, error)
-    try:
-        _report(hook, stage, state, lines, failed)
-    except (Exception, KeyboardInterrupt) as error:
-        _print("vgpu-hook: " + unexpected.line("report", error), sys.stderr)
-    if hook.execution and not failed:
-        hook.execution.keep()  # last of all: until here everything is undone when the hook is killed
+    _report(hook, stage, state, lines, failed)
+    if not failed:
+        try:
+            hook.keep()
+        except (Exception, KeyboardInterrupt) as error:
+            failed = unexpected.line(hook.step, error)
+            _report(hook, stage, state, [], failed)
     return 1 if failed else 0
 
 
@@ -359,13 +388,17 @@ def entry(arguments: list[str]) -> None:
 
 
 def _report(hook: Hook, stage: str, state: dict[str, object], lines: list[str], failed: str) -> None:
-    if failed:
-        _print(f"vgpu-hook: {failed}", sys.stderr)
-    if hook.dry_run:
-        for line in lines:
-            _print(escaped(line), sys.stdout)  # the maker of an image chose the names of its files
-    elif hook.run_dir and (lines or failed):
-        hooklog.write(hook.run_dir, hooklog.record(stage, state, lines, failed, hook.name, hook.steps))
+    """What cannot be said or logged changes nothing about the start."""
+    try:
+        if failed:
+            _print(f"vgpu-hook: {failed}", sys.stderr)
+        if hook.dry_run:
+            for line in lines:
+                _print(escaped(line), sys.stdout)  # the maker of an image chose the names of its files
+        elif hook.run_dir and (lines or failed):
+            hooklog.write(hook.run_dir, hooklog.record(stage, state, lines, failed, hook.name, hook.steps))
+    except (Exception, KeyboardInterrupt) as error:
+        _print("vgpu-hook: " + unexpected.line("report", error), sys.stderr)
 
 
 def _print(line: str, stream: TextIO) -> None:

@@ -99,6 +99,7 @@ def amounts_of(site: Site, share: bundles.Bundle, uid: str) -> tuple[int, int] |
 
 
 def remove_grants(site: Site) -> None:
+    """What the plugin does for pods that are gone. Their grants hold their amounts until then."""
     for folder in (Path(site.node.settings.state_dir, "grants"), Path(site.node.settings.run_dir, "pods")):
         for path in folder.glob("*.json"):
             path.unlink()
@@ -123,7 +124,7 @@ def test_no_dialect_gives_more_than_the_grants(
             assert found in (None, (GRANTED["cores"], GRANTED["memory"])), dialect
             started += found is not None
             count += 1
-    remove_grants(site)
+        remove_grants(site)
     assert started, "refusals alone would not show what a container gets"
     attack.held(count, "the granted amounts, or refused")
 
@@ -147,7 +148,7 @@ def test_counted_vgpus_stay_within_the_spec(pod_cgroup: str, site: Site, neighbo
             allowed = (GRANTED["cores"], GRANTED["memory"])
             assert found in ((None, allowed) if "above" in dialect else (allowed,)), dialect
             count += "above" in dialect
-    remove_grants(site)
+        remove_grants(site)
     attack.held(count, "within the spec, or refused")
 
 
@@ -173,7 +174,7 @@ def test_forged_identities_get_no_container_without_limits(
             else:
                 assert "vgpu-hook: " in done.stderr, done.stderr
             site.runtime.delete(container)
-    remove_grants(site)
+        remove_grants(site)
     attack.held(count * len(forged), "its share, or refused with a line")
 
 

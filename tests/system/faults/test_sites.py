@@ -19,6 +19,7 @@ import bundles
 import fault_bed
 import pytest
 from fault_bed import Bed, Fault, Outcome, Tools
+from fault_errnos import ERRNOS
 from fault_journal import Journal
 
 pytestmark = pytest.mark.root
@@ -124,6 +125,16 @@ def test_the_steps_after_everything_is_kept(make_bed: MakeBed, journal: Counts) 
     done = counts.run(faults, bed.round)
     counts.judge("an error or kill -9 after the mounts are kept", len(faults), len(set(found)))
     assert whats(done) <= {"share", "killed"}
+
+
+def test_the_word_that_keeps_everything_cannot_be_written(make_bed: MakeBed) -> None:
+    """The last step that a start can fail by. Its child has not heard of the success then, and undoes everything."""
+    bed = make_bed("pod")
+    [site] = {site for site in bed.sites("prestart") if site.startswith("write execute.keep:")}
+    for error in ERRNOS["write"].split():
+        outcome = bed.round(Fault(site, 1, error))
+        assert outcome.problems == []
+        assert outcome.what == ("share" if error == "EINTR" else "refused"), outcome.line  # Python writes again
 
 
 def test_a_disk_that_stays_full_from_each_site_on(make_bed: MakeBed, journal: Counts) -> None:

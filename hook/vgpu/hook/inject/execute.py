@@ -120,21 +120,23 @@ class Execution:
     def keep(self) -> None:
         """The start has succeeded: everything stays as it is. The caller then ends.
 
+        OSError when the child could not be told; the caller has to `undo`. After that no failure counts any more.
+
         It waits for the child's end. The runtime would get an orphan as its own child, and crun 1.8 waits for a hook by
         SIGCHLD: where the orphan has ended first, crun misses the end of the hook and waits until its timeout.
         """
         try:  # noqa: SIM105 - contextlib would cost the hook's process time
-            self._close()
-        except OSError:
-            pass  # no failure of the start
-        try:  # noqa: SIM105
             os.write(self._answer, KEEP)
         except BrokenPipeError:
             pass  # the child has ended after its report: nobody undoes anything any more
         try:  # noqa: SIM105
+            self._close()
+        except OSError:
+            pass
+        try:  # noqa: SIM105
             self._wait()
         except OSError:
-            pass  # everything stays
+            pass
 
     def undo(self) -> str:
         """The start has failed: undo what is done. Returns what could not be undone."""
