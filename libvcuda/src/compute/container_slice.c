@@ -412,6 +412,16 @@ bool container_slice_sits_through_pauses(const struct token_bucket *bucket)
 	return LOAD(bucket->mean_pause) < SLICE_WORTH(change_cost(bucket));
 }
 
+/*
+ * A container of an earlier version keeps the card through its own pauses. Beside one, a container that left in each of its
+ * pauses would wait for those, too, and lose up to a third of its share. While time is owed to it, it stays as well.
+ */
+static bool stays_as_earlier_versions_do(const struct token_bucket *bucket, uint64_t now)
+{
+	return neighbours_queue_by_arrival(now) && LOAD(bucket->mean_pause) < SLICE_PAUSE_STAYED &&
+	       LOAD(bucket->shared.time->level) > (int64_t)schedule_quota(bucket, now);
+}
+
 /* Returns until when the container stays without work. */
 static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 {
@@ -420,6 +430,8 @@ static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 	if (LOAD(bucket->is_throttled) &&
 	    LOAD(bucket->shared.time->level) < (int64_t)schedule_refill_threshold(bucket, now))
 		return 0;
+	if (stays_as_earlier_versions_do(bucket, now))
+		return LOAD(bucket->shared.time->progress) + bounds_max(2 * LOAD(bucket->mean_pause), SLICE_STAY);
 	if (!container_slice_sits_through_pauses(bucket))
 		return answers_requests(bucket, now) ? LOAD(bucket->shared.time->progress) + SLICE_LINGER : 0;
 	return LOAD(bucket->shared.time->progress) + SLICE_STAY;

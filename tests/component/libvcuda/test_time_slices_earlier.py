@@ -1,7 +1,9 @@
 """Containers of this version beside running ones of the version before, whose places in the queue mean something else
 and which have no leases, in virtual time: after an upgrade, and after a downgrade.
 
-Shares are within 5 points, and nobody that always has work waits for more than 200 ms.
+Shares are within 5 points, and nobody that always has work waits for more than 200 ms. Where two containers of the
+version before do not reach that beside each other (pauses, kernels of 150 ms), nobody loses more than 5 points to a
+neighbour that changes its version, and nobody waits for longer than before.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from vcuda_boxes import need_root
 US, MS, SECOND = 1_000, 1_000_000, 1_000_000_000
 POINTS = 5
 STALL = 200 * MS
+LOOK = 10 * MS  #: between two looks at what each has used
 LOADS: dict[str, dict[str, Any]] = {
     "kernels": {"kernel": "fixed:1000000", "wait": 0},
     "short": {"kernel": "fixed:20000", "wait": 0},
@@ -27,6 +30,10 @@ LOADS: dict[str, dict[str, Any]] = {
     "rounds": {"kernel": "fixed:100000", "launches": 100},
     "graphs": {"kernel": "fixed:200000", "launches": 5, "graph": 10},
     "copies": {"kernel": "fixed:300000", "copy": 1_000_000},
+    "pauses": {"kernel": "fixed:100000", "launches": 20, "gap": 500 * US},
+    "longer pauses": {"kernel": "fixed:100000", "launches": 100, "gap": 1_500 * US},
+    "requests": {"kernel": "fixed:500000", "gap": 5 * MS},
+    "very long": {"kernel": "fixed:150000000", "wait": 0},
 }
 SEVERAL = ("kernels", "rounds", "graphs", "short", "kernels", "rounds", "long", "short")
 
@@ -48,7 +55,7 @@ def run(bench: Any, *tenants: tuple[int, str, str, int]) -> Any:
         bench.scenario.Tenant(share, [{**LOADS[load], "begin": begin}], build=bench.builds[version])
         for share, version, load, begin in tenants
     ]
-    return bench.workers.run(bench.scenario.Scenario(made, (SECOND, 5 * SECOND), every=10 * MS))
+    return bench.workers.run(bench.scenario.Scenario(made, (SECOND, 5 * SECOND), every=LOOK))
 
 
 def longest_stall(outcome: Any, tenant: int) -> int:
@@ -66,6 +73,22 @@ def check(outcome: Any, *shares: int) -> None:
     assert max(stalls) <= STALL, stalls
 
 
+def check_against_before(bench: Any, lost: int, *tenants: tuple[int, str, str]) -> None:
+    """Nobody gets more than its share, or loses more than `lost` points of it, or of what it has when all are of the
+    version before. There the one that begins first may have more than the other, so both orders count.
+    """
+    shares = [share for share, _, _ in tenants]
+    old = [(share, "earlier", load, 0) for share, _, load in tenants]
+    orders = run(bench, *old), run(bench, *reversed(old))
+    before = [min(orders[0].shares[tenant], orders[1].shares[~tenant]) for tenant in range(len(tenants))]
+    now = run(bench, *((share, version, load, 0) for share, version, load in tenants))
+    told = [round(part * 100, 1) for part in (*before, *now.shares)]
+    for tenant, share in enumerate(shares):
+        assert min(share, before[tenant] * 100) - lost < now.shares[tenant] * 100 < share + POINTS, told
+        stalls = [longest_stall(orders[0], tenant), longest_stall(orders[1], ~tenant), longest_stall(now, tenant)]
+        assert stalls[2] <= max(STALL, *stalls[:2]) + 2 * LOOK, (tenant, stalls)
+
+
 def other(version: str) -> str:
     return "this" if version == "earlier" else "earlier"
 
@@ -80,6 +103,38 @@ def test_the_version_before_loses_nothing_to_pauses_of_this_one(bench: Any) -> N
     """Copies are pauses. A container that pauses is owed its tokens, and must not come first each time for that."""
     kernels, _ = run(bench, (40, "earlier", "kernels", 0), (60, "this", "copies", 0)).shares
     assert kernels * 100 > 40 - POINTS
+
+
+def long(*values: str) -> Any:
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("version", ["earlier", "this"])
+@pytest.mark.parametrize("shares", [(50, 50), pytest.param((20, 80), marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("load", "beside"),
+    [
+        ("pauses", "pauses"),
+        ("very long", "kernels"),
+        long("pauses", "kernels"),
+        long("pauses", "very long"),
+        long("longer pauses", "pauses"),
+        long("longer pauses", "longer pauses"),
+        long("longer pauses", "kernels"),
+        long("requests", "kernels"),
+        long("requests", "long"),
+        long("requests", "pauses"),
+        long("requests", "very long"),
+        long("very long", "rounds"),
+        long("very long", "very long"),
+    ],
+)
+def test_nobody_loses_by_a_neighbour_of_another_version(
+    bench: Any, version: str, shares: tuple[int, int], load: str, beside: str
+) -> None:
+    """What the version before does not reach by itself: pauses, and kernels beyond what it waits for."""
+    lost = POINTS if shares == (50, 50) else 2 * POINTS
+    check_against_before(bench, lost, (shares[0], version, load), (shares[1], other(version), beside))
 
 
 @pytest.mark.long
