@@ -109,13 +109,14 @@ def long(*values: str) -> Any:
     return pytest.param(*values, marks=pytest.mark.long)
 
 
-@pytest.mark.parametrize("version", ["earlier", "this"])
+@pytest.mark.parametrize("version", ["earlier", pytest.param("this", marks=pytest.mark.long)])
 @pytest.mark.parametrize("shares", [(50, 50), pytest.param((20, 80), marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("load", "beside"),
     [
         ("pauses", "pauses"),
-        ("very long", "kernels"),
+        ("requests", "pauses"),
+        long("very long", "kernels"),
         long("pauses", "kernels"),
         long("pauses", "very long"),
         long("longer pauses", "pauses"),
@@ -123,7 +124,6 @@ def long(*values: str) -> Any:
         long("longer pauses", "kernels"),
         long("requests", "kernels"),
         long("requests", "long"),
-        long("requests", "pauses"),
         long("requests", "very long"),
         long("very long", "rounds"),
         long("very long", "very long"),
