@@ -77,11 +77,11 @@ static bool copy_cards(void)
 	return true;
 }
 
-static enum sim_status map_file(void)
+static enum sim_status map_whole_file(int fd)
 {
-	if (!file_is_whole(cards_fd))
+	if (!file_is_whole(fd))
 		return SIM_DAMAGED;
-	file = mmap(NULL, sizeof *file, PROT_READ | PROT_WRITE, MAP_SHARED, cards_fd, 0);
+	file = mmap(NULL, sizeof *file, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (file == MAP_FAILED) {
 		file = NULL;
 		return SIM_SYSTEM;
@@ -91,6 +91,21 @@ static enum sim_status map_file(void)
 	munmap(file, sizeof *file);
 	file = NULL;
 	return SIM_DAMAGED;
+}
+
+/*
+ * A mapping keeps its open file description, in children, too. The lock needs another one: else a child would keep the lock
+ * of a parent that is killed while it holds it.
+ */
+static enum sim_status map_file(const char *directory)
+{
+	int fd = open_in(directory, "cards");
+
+	if (fd < 0)
+		return SIM_SYSTEM;
+	enum sim_status status = map_whole_file(fd);
+	close(fd);
+	return status;
 }
 
 static enum sim_status open_files(void)
@@ -104,7 +119,7 @@ static enum sim_status open_files(void)
 	cards_fd = open_in(directory, "cards");
 	if (cards_fd < 0)
 		return errno == ENOENT || errno == ENOTDIR ? SIM_MISSING : SIM_SYSTEM;
-	enum sim_status status = map_file();
+	enum sim_status status = map_file(directory);
 	/* An earlier failure may have left slots_fd open. Closing it would drop this process' lock; see state/state.h. */
 	if (status == SIM_OK && slots_fd < 0)
 		slots_fd = open_in(directory, "slots");

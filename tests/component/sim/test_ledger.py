@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import struct
 import time
 from collections.abc import Callable
 from types import ModuleType
@@ -14,6 +16,8 @@ import pytest
 MIB = 1 << 20
 OUT_OF_MEMORY = 2
 NOT_INITIALIZED = 3
+F_OFD_SETLK = 37
+FLOCK = struct.Struct("hhqqi4x")
 
 
 def test_two_processes_share_a_card(node: Any) -> None:
@@ -110,6 +114,21 @@ def test_a_forked_child_does_not_keep_its_dead_parent_alive(node: Any) -> None:
         assert node.card()["processes"] == []
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(node: Any) -> None:
+    """The parent is killed at any moment of its calls, each of which locks the file. The child still has its mapping."""
+    for _ in range(15):
+        client = node.client().start()
+        child = client("fork_and_sleep")
+        try:
+            client.send("churn")
+            time.sleep(0.05)
+            client.kill()
+            with (node.directory / "cards").open("r+b") as cards:
+                fcntl.fcntl(cards, F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_every_card_has_its_own_figures(make_node: Callable[..., Any]) -> None:
