@@ -117,7 +117,7 @@ def test_a_forked_child_does_not_keep_its_dead_parent_alive(node: Any) -> None:
 
 
 def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(node: Any) -> None:
-    """The parent is killed at any moment of its calls, each of which locks the file. The child still has its mapping."""
+    """The parent is killed in the middle of its calls, which lock the file. The child still has its mapping."""
     for _ in range(15):
         client = node.client().start()
         child = client("fork_and_sleep")
