@@ -323,8 +323,10 @@ class Bed:
     def _of_share(self, container: Container) -> list[str]:
         mounts, files, permitted = self.expected
         # Where the host's overlay cannot be had, the files are bound as they are, and a line says so: the kinds differ.
-        # Where it has to be attached first, the files are cloned last: their order differs.
-        now = [sorted(line.rpartition(" ")[0] for line in lines) for lines in (container.mounts(), mounts)]
+        # Where it has to be attached first, the files are cloned last: their order differs,
+        # but not that of mounts at one place.
+        both = [[line.rpartition(" ")[0] for line in lines] for lines in (container.mounts(), mounts)]
+        now = [sorted(lines, key=lambda line: line.partition(" ")[0]) for lines in both]
         problems = [] if now[0] == now[1] else [f"other mounts than a share has: {set(now[0]) ^ set(now[1])}"]
         problems += difference("files", files, container.files())
         problems += [] if container.permitted() == permitted else ["other devices than a share has"]

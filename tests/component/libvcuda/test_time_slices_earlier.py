@@ -3,7 +3,7 @@ and which have no leases, in virtual time: after an upgrade, and after a downgra
 
 Shares are within 5 points, and nobody that always has work waits for more than 200 ms. Where two containers of the
 version before do not reach that beside each other (pauses, kernels of 150 ms), nobody loses more than 5 points to a
-neighbour that changes its version, and nobody waits for longer than before.
+neighbour that changes its version, and nobody waits for longer than before, to two looks.
 """
 
 from __future__ import annotations

@@ -5,19 +5,17 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import struct
 import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
+from sharing_containers import F_OFD_SETLK, FLOCK
 
 MIB = 1 << 20
 OUT_OF_MEMORY = 2
 NOT_INITIALIZED = 3
-F_OFD_SETLK = 37
-FLOCK = struct.Struct("hhqqi4x")
 
 
 def test_two_processes_share_a_card(node: Any) -> None:
