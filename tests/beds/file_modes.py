@@ -1,4 +1,4 @@
-"""The owners and modes of the files that vgpu writes, as docs/file-modes.md lists them.
+"""The owners and modes of the files that vgpu writes, as docs/files.md lists them.
 
 Belongs here: reading the table, and comparing a listing with it. `LISTING` is the command that lists a node. Does not
 belong here: making a node that has these files.
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from checkout import CHECKOUT
 
-PAGE = CHECKOUT / "docs/file-modes.md"
+PAGE = CHECKOUT / "docs/files.md"
 LISTING = "find /etc/vgpu /run/vgpu /var/lib/vgpu -printf '%y %m %u:%g %p\\n'"
 TYPES = {"directory": "d", "file": "f", "socket": "s"}
 

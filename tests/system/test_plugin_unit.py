@@ -119,8 +119,8 @@ def upgrade(bed: Bed, debs: list[Path]) -> None:
 
 
 def typed(bed: Bed, begin: str) -> str:
-    """What the block of docs/plugin.md that begins so prints, typed where systemd runs."""
-    (block,) = [one for one in docs_commands.blocks("docs/plugin.md") if one.text.startswith(begin)]
+    """What the block of docs/kubernetes.md that begins so prints, typed where systemd runs."""
+    (block,) = [one for one in docs_commands.blocks("docs/kubernetes.md") if one.text.startswith(begin)]
     return bed.call("sh", "-ec", block.text, timeout=120)
 
 

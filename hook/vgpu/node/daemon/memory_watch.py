@@ -1,7 +1,7 @@
 """The monitor of containers that hold more of a card's memory than their limit: NVML's figure against the claim.
 
 Belongs here: calling NVML in a worker, summing its figures by container, and the consequence that `limits.enforcement`
-names. Does not belong here: the limit itself, which libvcuda enforces in the container (docs/libvcuda.md); a container
+names. Does not belong here: the limit itself, which libvcuda enforces in the container (docs/memory-limit.md); a container
 is found here only when it goes past libvcuda, with a driver library of its own for example.
 
 Pids are used again, and NVML's list is older than the look at /proc. Therefore a process counts only with what two
@@ -36,7 +36,7 @@ INTERVAL = 2.0  #: seconds between two calls, if NVML is quick
 APART = 1.0  #: seconds that two looks are apart at least
 TOLERANCE = 64 << 20  #: bytes above the limit that are no violation: the driver's own, which NVML counts a little later
 TOLERANCE_PARTS = 100  #: and this part of the limit
-OWN_PIDS = 520  #: the first driver that always lists the pids of the asker's own namespace (docs/libvcuda.md)
+OWN_PIDS = 520  #: the first driver that always lists the pids of the asker's own namespace (docs/memory-limit.md)
 LARGEST_CONTEXT = 1 << 30  #: bytes of a context that nobody has measured, as in libvcuda's marks
 MOST_STOPPED = 3  #: containers that are stopped in STOPPED_WITHIN seconds; after that, vgpud only reports
 STOPPED_WITHIN = 600.0

@@ -1,6 +1,6 @@
 """When a card counts as unhealthy, and when it returns. Pure: answers and events of NVML in, a reason or "" out.
 
-Belongs here: the rules, which docs/health.md explains. vgpu.plugin.cards.xids has the meaning of each Xid.
+Belongs here: the rules, which docs/card-health.md explains. vgpu.plugin.cards.xids has the meaning of each Xid.
 vgpu.plugin.cards.nvml_probe calls NVML. vgpu.plugin.cards.health_monitor runs that process, and owns the file that
 keeps faults over a restart.
 """

@@ -2,7 +2,7 @@
 
 Belongs here: the numbers. The catalog is https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html; its
 "Resolution Bucket (Immediate Action)" decides. vgpu.plugin.cards.health_rules decides what follows for the card.
-docs/health.md lists where this goes beyond the catalog, and what could not be checked.
+docs/card-health.md lists where this goes beyond the catalog, and what could not be checked.
 """
 
 from __future__ import annotations
