@@ -1,4 +1,4 @@
-"""What real drivers export (libvcuda/sim/drivers) and what their cuGetProcAddress answers (tests/data/drivers).
+"""What real drivers export (libvcuda/src/driver/names) and what their cuGetProcAddress answers (tests/data/drivers).
 
 Belongs here: reading these records, writing the answers, and stand-ins, which are libraries with a recorded driver's
 exports and answers. tests/compatibility asks the drivers' own packages. Names and numbers are facts; nothing else of a
@@ -22,7 +22,7 @@ from vgpu.config import inventory
 from vgpu.node.driver import library_copies
 
 RECORDS = DATA / "drivers"
-DRIVERS = CHECKOUT / "libvcuda/sim/drivers"
+NAMES = CHECKOUT / "libvcuda/src/driver/names"
 ASK = RECORDS / "ask_proc_address.c"
 #: The releases, and the version of each that was recorded.
 RELEASES = {"470": "470.256.02", "535": "535.261.03", "550": "550.163.01", "580": "580.142", "615": "615.71.09"}
@@ -73,10 +73,25 @@ def symbols(path: Path) -> tuple[set[str], set[str]]:
     return found[True], found[False]
 
 
+def rows(library: str) -> list[list[str]]:
+    """The rows of the list of names, whose first line says what is in them."""
+    return [row.split() for row in (NAMES / f"{library}.txt").read_text(encoding="ascii").splitlines()[1:]]
+
+
 def exports(library: str, release: str, kind: str = "function") -> set[str]:
     """The names that a release's library exports: functions, or what is data (`kind` object)."""
-    rows = (DRIVERS / RELEASES[release] / f"{library}.txt").read_text(encoding="ascii").splitlines()
-    return {name for name, *what in map(str.split, rows) if (what or ["function"]) == [kind]}
+    found = set()
+    for name, since, *rest in rows(library):
+        came = since != "none" and int(since) <= int(release)
+        gone = "until" in rest and int(rest[1]) <= int(release)
+        if came and not gone and ("object" in rest) == (kind == "object"):
+            found.add(name)
+    return found
+
+
+def functions(library: str) -> set[str]:
+    """The functions of all releases, and of headers that are newer, for which libvcuda exports jumps."""
+    return {row[0] for row in rows(library) if re.match("(cu|nvml)[A-Z]", row[0]) and row[-1] != "object"}
 
 
 # ---- answers
@@ -174,18 +189,18 @@ def stand_in(directory: Path, release: str, library: str) -> Path:
 
 
 def _answering(recorded: Answers, second_form: bool) -> list[str]:
-    rows = []
+    table = []
     for (name, flags), pattern in sorted(recorded.items()):
         for answer in pattern:
             version, _, forms = answer.partition(":")
             second, _, first = forms.partition("/")
-            rows.append(f'\t{{"{name}", {flags}, {version}, {_form(second)}, {_form(first, second)}}},')
-    declared = sorted({word for row in rows for word in re.findall(r"\(void \*\)(cu\w+)", row)})
+            table.append(f'\t{{"{name}", {flags}, {version}, {_form(second)}, {_form(first, second)}}},')
+    declared = sorted({word for row in table for word in re.findall(r"\(void \*\)(cu\w+)", row)})
     return [
         *(f"int {name}();" for name in declared if name.startswith("cuGetProcAddress")),
         '#include "replay.h"',
         "static const struct row rows[] = {",
-        *rows,
+        *table,
         "};",
         "REPLAY_FIRST",
         *(["REPLAY_SECOND"] if second_form else []),

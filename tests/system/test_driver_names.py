@@ -11,13 +11,13 @@ from pathlib import Path
 import bundles
 import nodes
 import pytest
-from checkout import BUILD, CHECKOUT, DATA
+import recorded_drivers
+from checkout import BUILD, DATA
 
 pytestmark = pytest.mark.root
 
 VERSION = "470.256.02"
-LIST = CHECKOUT / "libvcuda/sim/drivers" / VERSION / "libcuda.txt"
-NAMES = {row.split()[0] for row in LIST.read_text().splitlines()}
+NAMES = set().union(*(recorded_drivers.exports("libcuda", "470", kind) for kind in ("function", "object")))
 #: Names that 470 lacks, and one that it has.
 LACKING, HAD = {"cuEventElapsedTime_v2", "cuCtxGetDevice_v2", "cuGetProcAddress_v2"}, {"cuMemAlloc_v2"}
 

@@ -11,13 +11,13 @@ from fnmatch import fnmatchcase
 from typing import Callable
 
 import pytest
+import recorded_drivers
 from vcuda_boxes import CHECKOUT, Client, SimBox, load_simctl
 
 from vgpu.config import limits, usage
 
 pytestmark = pytest.mark.flaky(reruns=1)  # real time: other programs of the machine may delay a measurement
 
-NAMES = CHECKOUT / "libvcuda/src/driver/names/cuda_driver.txt"
 HOOKS = CHECKOUT / "libvcuda/src/driver/cuda_table.h"
 DOCS = CHECKOUT / "docs/compute-limit.md"
 #: Patterns of names of functions that submit work to a card or a stream.
@@ -37,7 +37,7 @@ def documented() -> dict[str, list[str]]:
 
 def names() -> list[str]:
     """Nearly all functions that take a stream have variants for per-thread default streams."""
-    known = NAMES.read_text().split()
+    known = recorded_drivers.functions("libcuda")
     streams = {re.sub(r"_pt[sd][sz]$", "", name) for name in known if re.search(r"_pt[sd][sz]$", name)}
     return [name for name in known if WORK.match(name) or re.sub(r"_pt[sd][sz]$", "", name) in streams]
 
@@ -53,7 +53,7 @@ def test_every_function_that_takes_a_stream_is_known_to_the_docs() -> None:
 
 
 def test_the_table_names_no_function_that_there_is_not() -> None:
-    known = NAMES.read_text().split()
+    known = recorded_drivers.functions("libcuda")
     for pattern in (pattern for patterns in documented().values() for pattern in patterns):
         assert any(fnmatchcase(name, pattern) for name in known), pattern
 

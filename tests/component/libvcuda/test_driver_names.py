@@ -10,22 +10,24 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from checkout import BUILD, CHECKOUT
+import recorded_drivers
+from checkout import BUILD
 from vcuda_boxes import SOURCES, Box, compile_c, need_root
 
 from vgpu.config.inventory import Library, LimiterCopy
 from vgpu.node.driver import library_copies
 from vgpu.node.driver.hide_symbols import Image
 
-LISTS = CHECKOUT / "libvcuda/sim/drivers"
-VERSIONS = sorted(path.name for path in LISTS.iterdir())
-STEMS = {"libcuda.so.1": "libcuda", "libnvidia-ml.so.1": "libnvidia-ml"}
+VERSIONS = list(recorded_drivers.RELEASES.values())
+STEMS = {soname: stem for stem, soname in recorded_drivers.LIBRARIES.items()}
 API = re.compile(r"(cu|nvml)[A-Z]\w*")
 LINKERS = [name for name in ("bfd", "gold", "lld", "mold") if shutil.which(f"ld.{name}")]
 
 
 def drivers_names(version: str, soname: str) -> set[str]:
-    return {row.split()[0] for row in (LISTS / version / f"{STEMS[soname]}.txt").read_text().splitlines()}
+    release = version.partition(".")[0]
+    kinds = (recorded_drivers.exports(STEMS[soname], release, kind) for kind in ("function", "object"))
+    return set().union(*kinds)
 
 
 def all_names(soname: str) -> set[str]:

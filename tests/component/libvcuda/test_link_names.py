@@ -8,15 +8,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from checkout import BUILD, CHECKOUT
+import recorded_drivers
+from checkout import BUILD
 
-DRIVERS = sorted((CHECKOUT / "libvcuda/sim/drivers").iterdir())
 LINKERS = [name for name in ("bfd", "gold", "lld", "mold") if shutil.which(f"ld.{name}")]
 API = re.compile(r"(cu|nvml)[A-Z]\w*")
 
 
-def functions(driver: Path, name: str) -> list[str]:
-    return [row for row in (driver / f"{name}.txt").read_text().splitlines() if API.fullmatch(row)]
+def functions(release: str, name: str) -> list[str]:
+    return list(filter(API.fullmatch, recorded_drivers.exports(name, release)))
 
 
 def link(directory: Path, name: str, names: list[str], linker: str) -> str:
@@ -35,7 +35,7 @@ def link(directory: Path, name: str, names: list[str], linker: str) -> str:
 @pytest.mark.parametrize("name", ["libcuda", "libnvidia-ml"])
 @pytest.mark.parametrize("linker", LINKERS)
 def test_all_functions_of_all_drivers_link(tmp_path: Path, name: str, linker: str) -> None:
-    names = sorted({function for driver in DRIVERS for function in functions(driver, name)})
+    names = sorted({function for release in recorded_drivers.RELEASES for function in functions(release, name)})
     assert link(tmp_path, name, names, linker) == ""
 
 

@@ -40,8 +40,7 @@ def classes(name: str) -> list[str]:
 
 
 def driver_functions() -> list[str]:
-    lines = (LIBVCUDA / "src/driver/names/cuda_driver.txt").read_text().splitlines()
-    return [line.split()[0] for line in lines if line and not line.startswith("#")]
+    return sorted(recorded_drivers.functions("libcuda"))
 
 
 def recorded_functions() -> set[str]:

@@ -7,11 +7,12 @@ import re
 import subprocess
 
 import pytest
+import recorded_drivers
 from checkout import BUILD, CHECKOUT
 
 LIBRARIES = BUILD / "lib/vcuda"
 SOURCE = CHECKOUT / "libvcuda/src"
-PRODUCTS = [("libcuda.so.1", "cuda_table.h", "cuda_driver.txt"), ("libnvidia-ml.so.1", "nvml_table.h", "nvml.txt")]
+PRODUCTS = [("libcuda.so.1", "cuda_table.h", "libcuda"), ("libnvidia-ml.so.1", "nvml_table.h", "libnvidia-ml")]
 NAMES = [product[0] for product in PRODUCTS]
 OLDEST_GLIBC = (2, 17)
 
@@ -28,9 +29,8 @@ def listed(hooks: str) -> set[str]:
 @pytest.mark.parametrize(("library", "hooks", "names"), PRODUCTS)
 def test_exactly_the_hooks_and_the_known_names_are_exported(library: str, hooks: str, names: str) -> None:
     symbols = output("nm", "-D", "--defined-only", "--format=posix", str(LIBRARIES / library))
-    known = set((SOURCE / "driver/names" / names).read_text().split())
     assert listed(hooks)
-    assert {line.split()[0] for line in symbols.splitlines()} == listed(hooks) | known
+    assert {line.split()[0] for line in symbols.splitlines()} == listed(hooks) | recorded_drivers.functions(names)
 
 
 @pytest.mark.parametrize(("library", "hooks", "names"), PRODUCTS)
@@ -39,7 +39,7 @@ def test_the_list_for_programs_has_the_same_names(library: str, hooks: str, name
     content = json.loads((LIBRARIES / file).read_text())
     assert content == {
         "hooked": sorted(listed(hooks)),
-        "known": sorted((SOURCE / "driver/names" / names).read_text().split()),
+        "known": sorted(recorded_drivers.functions(names)),
     }
 
 

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import recorded_drivers
 from checkout import CHECKOUT
 
 TOOLCHAIN = CHECKOUT / "packaging/setup/arm64.cmake"
@@ -24,7 +25,6 @@ PREFIX = "aarch64-linux-gnu-"
 SYSTEM = "/usr/aarch64-linux-gnu"
 EMULATOR = "qemu-aarch64-static"
 LIBVCUDA, GATE = CHECKOUT / "tests/component/libvcuda", CHECKOUT / "tests/component/gate"
-NAMES = CHECKOUT / "libvcuda/src/driver/names"
 #: file of tests -> the tests of it that an emulator can run
 SAMPLE = {LIBVCUDA / "test_limit.py": "", GATE / "test_hook_marker.py": "(test_bad or test_whole) and static"}
 ALL = {
@@ -100,11 +100,11 @@ def test_both_formats_name_the_processor_and_have_the_same_files(packages: list[
     assert programs >= {f"/usr/bin/{path.name}" for path in (tree / "usr/bin").iterdir()}
 
 
-@pytest.mark.parametrize(("library", "names"), [("libcuda.so.1", "cuda_driver.txt"), ("libnvidia-ml.so.1", "nvml.txt")])
-def test_libvcuda_exports_the_same_names_and_needs_no_newer_glibc(tree: Path, library: str, names: str) -> None:
-    path = tree / "usr/lib/vgpu/vcuda" / library
+@pytest.mark.parametrize("library", recorded_drivers.LIBRARIES)
+def test_libvcuda_exports_the_same_names_and_needs_no_newer_glibc(tree: Path, library: str) -> None:
+    path = tree / "usr/lib/vgpu/vcuda" / recorded_drivers.LIBRARIES[library]
     symbols = output(f"{PREFIX}nm", "-D", "--defined-only", "--format=posix", path)
-    assert {line.split()[0] for line in symbols.splitlines()} >= set((NAMES / names).read_text().split())
+    assert {line.split()[0] for line in symbols.splitlines()} >= recorded_drivers.functions(library)
     versions = re.findall(r"GLIBC_(\d+)\.(\d+)", output(f"{PREFIX}objdump", "-T", path))
     assert max((int(major), int(minor)) for major, minor in versions) <= (2, 17)
     assert "/usr/local/vgpu/driver" in output(f"{PREFIX}readelf", "-dW", path)
