@@ -23,8 +23,8 @@ import cri_client
 import nodes
 from checkout import CHECKOUT
 
-from vgpu.config import cdi as cdi_device
-from vgpu.node.runtimes import cdi as specification
+from vgpu.config import cdi_device
+from vgpu.node.runtimes import cdi_spec as specification
 from vgpu.node.runtimes.registration import Wish
 
 PACKAGING = CHECKOUT / "packaging"

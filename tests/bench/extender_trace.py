@@ -27,9 +27,9 @@ from gpu_clusters import GIB, make_cards, node_object, pod_object, share
 from results import Result
 
 from vgpu.plugin.scheduler import demand
-from vgpu.plugin.scheduler.answers import Answers
 from vgpu.plugin.scheduler.cluster import Cluster
 from vgpu.plugin.scheduler.demand import PodSpec
+from vgpu.plugin.scheduler.node_answers import Answers
 
 NODES, CARDS, MEMORY = 32, 8, 80  #: GiB of each card
 PODS = 12_000

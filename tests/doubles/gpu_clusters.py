@@ -14,8 +14,8 @@ from vgpu.config.dialects.registration import Offer
 from vgpu.config.inventory import Card, Device
 from vgpu.plugin.apiserver.client import ApiError
 from vgpu.plugin.scheduler import demand
-from vgpu.plugin.scheduler.answers import Answers
 from vgpu.plugin.scheduler.cluster import Cluster
+from vgpu.plugin.scheduler.node_answers import Answers
 from vgpu.plugin.scheduler.service import Options, Service
 
 Object = dict[str, Any]

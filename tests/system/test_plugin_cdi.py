@@ -29,7 +29,7 @@ from kubelet_devices import Options
 from kubelet_runtimes import CriRuntime
 from plugin_process import Plugin
 
-from vgpu.config import cdi, claims, grants, paths
+from vgpu.config import cdi_device, claims, grants, paths
 from vgpu.config.claims import Claim
 from vgpu.config.grants import Grant
 
@@ -220,7 +220,7 @@ def test_who_names_the_device_gets_no_card(site: Site) -> None:
     stolen = [(grants.ENVIRONMENT[grant.resource], grant.id) for grant in site.grants() if grant.holder]
     amounts = {"vgpu.io/cores": "100", "vgpu.io/memory": "1Gi"}
     thief = site.bed.pod("plain", annotations=amounts)
-    for named, devices in (({"cdi.k8s.io/mine": cdi.DEVICE}, []), ({}, [cdi.DEVICE])):
+    for named, devices in (({"cdi.k8s.io/mine": cdi_device.DEVICE}, []), ({}, [cdi_device.DEVICE])):
         fields: dict[str, Any] = {"annotations": {**amounts, **named}, "cdi_devices": devices}
         script = "ls /dev; cat /proc/self/mountinfo; sleep 86400"
         container = thief.create(["sh", "-c", script], **fields)
@@ -231,7 +231,7 @@ def test_who_names_the_device_gets_no_card(site: Site) -> None:
         with pytest.raises(CriError, match=victim.uid):
             thief.start(thief.create(["true"], env=stolen, **fields))
     with pytest.raises(CriError, match="unresolvable CDI devices"):
-        thief.create(["true"], cdi_devices=[f"{cdi.KIND}={stolen[0][1]}"])
+        thief.create(["true"], cdi_devices=[f"{cdi_device.KIND}={stolen[0][1]}"])
     assert set(site.claims()) == {victim.statuses["c"].id}
     site.kubelet.delete(victim)
     site.bed.remove_pods()

@@ -25,7 +25,7 @@ import pytest
 import suites
 from cri_client import CriError
 
-from vgpu.node.runtimes import proof
+from vgpu.node.runtimes import verify
 
 pytestmark = pytest.mark.root
 
@@ -199,7 +199,7 @@ def test_what_left_kubelet_without_a_runtime(bed: Bed, recipe: str, monkeypatch:
     plugins = subprocess.run(
         ["ctr", "--address", str(bed.socket), "plugins", "ls"], capture_output=True, text=True, check=True
     ).stdout
-    assert proof.failed_cri_plugins(plugins) == ["io.containerd.grpc.v1.cri"], "what vgpuctl runtime check looks for"
+    assert verify.failed_cri_plugins(plugins) == ["io.containerd.grpc.v1.cri"], "what vgpuctl runtime check looks for"
 
 
 def test_a_containerd_that_was_not_restarted(bed: Bed, image: Path) -> None:

@@ -53,7 +53,7 @@ DEFAULTS: dict[str, object] = {
     "plugin.pod_resources_socket": "/var/lib/kubelet/pod-resources/kubelet.sock",
     "plugin.grant_grace": 60,  # seconds without the grant's pod in kubelet's list, before the grant ends
     "plugin.ignored_xids": ["catalog", "45", "109"],  # faults of a program, not of the card
-    "plugin.cdi": False,  # Allocate's answers name the CDI device of vgpu.config.cdi
+    "plugin.cdi": False,  # Allocate's answers name the CDI device of vgpu.config.cdi_device
     "plugin.http": "127.0.0.1:5679",  # of /healthz and /readyz; empty: none
     "metrics.listen": "127.0.0.1:5678",  # of the exporter; empty: none
     "metrics.group": 0,  # the id of the group that may read vgpud's record; 0: root alone

@@ -22,7 +22,7 @@ from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Inventory
 from vgpu.config.request import PREFIX, Request
 from vgpu.config.settings import Settings
-from vgpu.hook import hooklog, unexpected
+from vgpu.hook import error_line, hooklog
 from vgpu.hook.inject import execute, limiter_files, plan
 from vgpu.hook.inject.execute import Execution
 from vgpu.hook.inject.inspect import driver_parameters, inspect
@@ -234,7 +234,7 @@ class Hook:
         finally:
             ledger.withdraw(start)
         if left:
-            raise VgpuError(f"{unexpected.meaning(self.step, error)}; not undone: {left}") from error
+            raise VgpuError(f"{error_line.meaning(self.step, error)}; not undone: {left}") from error
 
     def _equip(self, container: Container, allocation: Allocation, node: Node) -> tuple[list[str], AllowDevices]:
         """Open the device cgroup, while a child makes the mounts, links and nodes. The cgroup needs no undoing: the
@@ -365,13 +365,13 @@ def main(arguments: list[str], stdin: int = 0) -> int:
         state = oci_state.read_state(stdin)
         lines = hook.stop(state) if stage == STOPPED else hook.start(state)
     except (Exception, KeyboardInterrupt) as error:  # a bug, too: one line, and no container without limits
-        failed = unexpected.line(hook.step, error)
+        failed = error_line.line(hook.step, error)
     _report(hook, stage, state, lines, failed)
     if not failed:
         try:
             hook.keep()
         except (Exception, KeyboardInterrupt) as error:
-            failed = unexpected.line(hook.step, error)
+            failed = error_line.line(hook.step, error)
             _report(hook, stage, state, [], failed)
     return 1 if failed else 0
 
@@ -398,7 +398,7 @@ def _report(hook: Hook, stage: str, state: dict[str, object], lines: list[str], 
         elif hook.run_dir and (lines or failed):
             hooklog.write(hook.run_dir, hooklog.record(stage, state, lines, failed, hook.name, hook.steps))
     except (Exception, KeyboardInterrupt) as error:
-        _print("vgpu-hook: " + unexpected.line("report", error), sys.stderr)
+        _print("vgpu-hook: " + error_line.line("report", error), sys.stderr)
 
 
 def _print(line: str, stream: TextIO) -> None:

@@ -21,8 +21,8 @@ from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import procfs
 from vgpu.node.daemon.reaper import TEMPORARY_AGE, Reaper
-from vgpu.node.runtimes import edits
-from vgpu.node.runtimes.edits import TOML, Draft, Record
+from vgpu.node.runtimes import registered_files
+from vgpu.node.runtimes.registered_files import TOML, Draft, Record
 from vgpu.node.service.log import Conditions, Log
 
 #: Every function of vgpu.config.paths that names a record which is replaced, with its arguments after the directory.
@@ -136,7 +136,7 @@ def test_no_runtime_s_configuration_keeps_a_temporary_file(node: Node) -> None:
 
     def write(text: str) -> None:
         record = Record.read(node.state_dir, "containerd")
-        edits.apply(record, edits.plan(record, [Draft(str(file), text, TOML)]), {}, lambda: None)
+        registered_files.apply(record, registered_files.plan(record, [Draft(str(file), text, TOML)]), {}, lambda: None)
 
     def is_killed(text: str) -> list[str]:
         real, os.rename = os.rename, killed_at(str(file))

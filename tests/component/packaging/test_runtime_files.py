@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from checkout import CHECKOUT
 
-from vgpu.config import cdi
-from vgpu.node.runtimes import cdi as specification
+from vgpu.config import cdi_device
+from vgpu.node.runtimes import cdi_spec as specification
 from vgpu.node.runtimes.registration import Wish
 
 PACKAGING = CHECKOUT / "packaging"
@@ -37,7 +37,7 @@ def test_cdi() -> None:
     assert text == specification.text(Wish()), "what vgpuctl cdi generate writes"
     shipped = json.loads(text)
     (device,) = shipped["devices"]
-    assert f"{shipped['kind']}={device['name']}" == cdi.DEVICE
+    assert f"{shipped['kind']}={device['name']}" == cdi_device.DEVICE
     assert set(shipped) == {"cdiVersion", "kind", "devices"}
     found = {hook.pop("hookName"): hook for hook in device["containerEdits"]["hooks"]}
     assert found == {stage: entry(stage) for stage in STAGES}

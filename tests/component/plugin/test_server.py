@@ -14,7 +14,7 @@ import pytest
 from daemons import wait_for
 from plugin_inputs import MIB, make_cards, make_settings
 
-from vgpu.config import cdi, grants, paths
+from vgpu.config import cdi_device, grants, paths
 from vgpu.config.errors import VgpuError
 from vgpu.hook.placement.placement import Policy
 from vgpu.node.service.kubelet_resources import advertised
@@ -182,9 +182,9 @@ def test_allocate_writes_a_grant_for_each_container(bed: Bed) -> None:
 def test_an_answer_names_the_cdi_device_where_cdi_is_on(make_bed) -> None:
     """Twice: in the field, and in the annotation for kubelets that ignore the field."""
     [one] = make_bed(plugin__cdi=True).allocate(["ae5578c0-1"]).container_responses
-    assert [device.name for device in one.cdi_devices] == [cdi.DEVICE]
-    assert one.annotations[cdi.ANNOTATION] == cdi.DEVICE
-    assert set(one.annotations) == {cdi.ANNOTATION, "vgpu.io/grant-cores"}
+    assert [device.name for device in one.cdi_devices] == [cdi_device.DEVICE]
+    assert one.annotations[cdi_device.ANNOTATION] == cdi_device.DEVICE
+    assert set(one.annotations) == {cdi_device.ANNOTATION, "vgpu.io/grant-cores"}
 
 
 def test_a_refusal_says_why_and_grants_nothing(bed: Bed) -> None:

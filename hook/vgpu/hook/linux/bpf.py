@@ -10,7 +10,7 @@ import errno
 import os
 import resource
 
-from vgpu.hook.linux import foreign
+from vgpu.hook.linux import libc
 from vgpu.hook.linux.syscalls import syscall
 
 BPF_PROG_LOAD = 5
@@ -43,65 +43,65 @@ _NAMES = {
 #: 280 in asm-generic (arm64, riscv64, loongarch64), and the architectures with numbers of their own.
 SYS_bpf = {"x86_64": 321, "i686": 357, "ppc64le": 361, "s390x": 351, "armv7l": 386}.get(os.uname().machine, 280)
 
-_u32, _u64 = foreign.c_uint32, foreign.c_uint64
+_u32, _u64 = libc.c_uint32, libc.c_uint64
 
 
-class _Load(foreign.Structure):
+class _Load(libc.Structure):
     _fields_ = (
         ("prog_type", _u32), ("insn_cnt", _u32), ("insns", _u64), ("license", _u64), ("log_level", _u32),
         ("log_size", _u32), ("log_buf", _u64), ("kern_version", _u32), ("prog_flags", _u32),
-        ("prog_name", foreign.c_char * 16),
+        ("prog_name", libc.c_char * 16),
     )  # fmt: skip
 
 
-class _Attach(foreign.Structure):
+class _Attach(libc.Structure):
     _fields_ = (
         ("target_fd", _u32), ("attach_bpf_fd", _u32), ("attach_type", _u32), ("attach_flags", _u32),
         ("replace_bpf_fd", _u32),
     )  # fmt: skip
 
 
-class _Query(foreign.Structure):
+class _Query(libc.Structure):
     _fields_ = (
         ("target_fd", _u32), ("attach_type", _u32), ("query_flags", _u32), ("attach_flags", _u32), ("prog_ids", _u64),
         ("prog_cnt", _u32),
     )  # fmt: skip
 
 
-class _Id(foreign.Structure):
+class _Id(libc.Structure):
     _fields_ = (("id", _u32), ("next_id", _u32), ("open_flags", _u32))
 
 
-class _Object(foreign.Structure):
+class _Object(libc.Structure):
     _fields_ = (("pathname", _u64), ("bpf_fd", _u32), ("file_flags", _u32))
 
 
-class _Info(foreign.Structure):
+class _Info(libc.Structure):
     _fields_ = (("bpf_fd", _u32), ("info_len", _u32), ("info", _u64))
 
 
-class bpf_attr(foreign.Union):
+class bpf_attr(libc.Union):
     """Longer than in any kernel; the rest is zero. Linux 6.17 to 7.1 write past a shorter one in BPF_PROG_QUERY."""
 
     _fields_ = (
         ("load", _Load), ("attach", _Attach), ("query", _Query), ("id", _Id), ("info", _Info),
-        ("object", _Object), ("size", foreign.c_uint8 * 256),
+        ("object", _Object), ("size", libc.c_uint8 * 256),
     )  # fmt: skip
 
 
-class bpf_prog_info(foreign.Structure):
+class bpf_prog_info(libc.Structure):
     """As of Linux 4.15. The kernel fills in as much as there is room for."""
 
     _fields_ = (
-        ("type", _u32), ("id", _u32), ("tag", foreign.c_uint8 * 8), ("jited_prog_len", _u32),
+        ("type", _u32), ("id", _u32), ("tag", libc.c_uint8 * 8), ("jited_prog_len", _u32),
         ("xlated_prog_len", _u32), ("jited_prog_insns", _u64), ("xlated_prog_insns", _u64), ("load_time", _u64),
-        ("created_by_uid", _u32), ("nr_map_ids", _u32), ("map_ids", _u64), ("name", foreign.c_char * 16),
+        ("created_by_uid", _u32), ("nr_map_ids", _u32), ("map_ids", _u64), ("name", libc.c_char * 16),
     )  # fmt: skip
 
 
 def _bpf(command: int, attr: bpf_attr) -> int:
     try:
-        return syscall("bpf", SYS_bpf, command, foreign.byref(attr), foreign.sizeof(attr))
+        return syscall("bpf", SYS_bpf, command, libc.byref(attr), libc.sizeof(attr))
     except OSError as error:
         number = error.errno or 0
         raise OSError(number, f"bpf({_NAMES[command]}, ...): {os.strerror(number)}") from None
@@ -109,13 +109,13 @@ def _bpf(command: int, attr: bpf_attr) -> int:
 
 def prog_load(insns: bytes, name: str) -> int:
     """An fd of a new device program. Linux 4.15."""
-    code = foreign.buffer(insns)
-    license_ = foreign.buffer(b"Apache-2.0\0")
+    code = libc.buffer(insns)
+    license_ = libc.buffer(b"Apache-2.0\0")
     attr = bpf_attr()
     attr.load.prog_type = BPF_PROG_TYPE_CGROUP_DEVICE
     attr.load.insn_cnt = len(insns) // 8
-    attr.load.insns = foreign.addressof(code)
-    attr.load.license = foreign.addressof(license_)
+    attr.load.insns = libc.addressof(code)
+    attr.load.license = libc.addressof(license_)
     attr.load.prog_name = name.encode("ascii")
     try:
         return _bpf(BPF_PROG_LOAD, attr)
@@ -144,7 +144,7 @@ def prog_query(cgroup_fd: int, query_flags: int = 0) -> tuple[list[int], int]:
         attr.query.target_fd = cgroup_fd
         attr.query.attach_type = BPF_CGROUP_DEVICE
         attr.query.query_flags = query_flags
-        attr.query.prog_ids = foreign.addressof(ids)
+        attr.query.prog_ids = libc.addressof(ids)
         attr.query.prog_cnt = room
         try:
             _bpf(BPF_PROG_QUERY, attr)
@@ -186,24 +186,24 @@ def prog_info(prog_fd: int) -> bpf_prog_info:
     info = bpf_prog_info()
     attr = bpf_attr()
     attr.info.bpf_fd = prog_fd
-    attr.info.info_len = foreign.sizeof(info)
-    attr.info.info = foreign.addressof(info)
+    attr.info.info_len = libc.sizeof(info)
+    attr.info.info = libc.addressof(info)
     _bpf(BPF_OBJ_GET_INFO_BY_FD, attr)
     return info
 
 
 def obj_get(path: str) -> int:
     """An fd of the object that is pinned at `path` in a bpf file system."""
-    name = foreign.buffer(os.fsencode(path) + b"\0")
+    name = libc.buffer(os.fsencode(path) + b"\0")
     attr = bpf_attr()
-    attr.object.pathname = foreign.addressof(name)
+    attr.object.pathname = libc.addressof(name)
     return _bpf(BPF_OBJ_GET, attr)
 
 
 def obj_pin(path: str, fd: int) -> None:
     """Pin `fd` at `path`, which must not exist; a name with a dot is EPERM."""
-    name = foreign.buffer(os.fsencode(path) + b"\0")
+    name = libc.buffer(os.fsencode(path) + b"\0")
     attr = bpf_attr()
-    attr.object.pathname = foreign.addressof(name)
+    attr.object.pathname = libc.addressof(name)
     attr.object.bpf_fd = fd
     _bpf(BPF_OBJ_PIN, attr)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import os
 
-from vgpu.hook.linux import foreign
-from vgpu.hook.linux.foreign import byref, sizeof
+from vgpu.hook.linux import libc
+from vgpu.hook.linux.libc import byref, sizeof
 
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
@@ -57,33 +57,31 @@ SYS_fsmount = 432
 SYS_openat2 = 437
 SYS_mount_setattr = 442
 
-_syscall = foreign.function("syscall")
-_syscall.restype = foreign.c_long
-_setns = foreign.function("setns", foreign.c_int, foreign.c_int)
-_unshare = foreign.function("unshare", foreign.c_int)
-_mount = foreign.function(
-    "mount", foreign.c_char_p, foreign.c_char_p, foreign.c_char_p, foreign.c_ulong, foreign.c_char_p
-)
-_umount2 = foreign.function("umount2", foreign.c_char_p, foreign.c_int)
-_prctl = foreign.function("prctl", foreign.c_int, *[foreign.c_ulong] * 4)
-_setfsuid, _setfsgid, _alarm = map(foreign.function, ("setfsuid", "setfsgid", "alarm"))
-_statx: foreign.Function | None
+_syscall = libc.function("syscall")
+_syscall.restype = libc.c_long
+_setns = libc.function("setns", libc.c_int, libc.c_int)
+_unshare = libc.function("unshare", libc.c_int)
+_mount = libc.function("mount", libc.c_char_p, libc.c_char_p, libc.c_char_p, libc.c_ulong, libc.c_char_p)
+_umount2 = libc.function("umount2", libc.c_char_p, libc.c_int)
+_prctl = libc.function("prctl", libc.c_int, *[libc.c_ulong] * 4)
+_setfsuid, _setfsgid, _alarm = map(libc.function, ("setfsuid", "setfsgid", "alarm"))
+_statx: libc.Function | None
 try:
-    _statx = foreign.function("statx")  # glibc 2.28
+    _statx = libc.function("statx")  # glibc 2.28
 except OSError:
     _statx = None
 
 
-class open_how(foreign.Structure):
-    _fields_ = (("flags", foreign.c_uint64), ("mode", foreign.c_uint64), ("resolve", foreign.c_uint64))
+class open_how(libc.Structure):
+    _fields_ = (("flags", libc.c_uint64), ("mode", libc.c_uint64), ("resolve", libc.c_uint64))
 
 
-class mount_attr(foreign.Structure):
+class mount_attr(libc.Structure):
     _fields_ = (
-        ("attr_set", foreign.c_uint64),
-        ("attr_clr", foreign.c_uint64),
-        ("propagation", foreign.c_uint64),
-        ("userns_fd", foreign.c_uint64),
+        ("attr_set", libc.c_uint64),
+        ("attr_clr", libc.c_uint64),
+        ("propagation", libc.c_uint64),
+        ("userns_fd", libc.c_uint64),
     )
 
 
@@ -96,14 +94,14 @@ def _text(argument: object) -> str:
 
 
 def _fail(name: str, arguments: tuple[object, ...]) -> OSError:
-    number = foreign.get_errno()
+    number = libc.get_errno()
     return OSError(number, f"{name}({', '.join(map(_text, arguments))}): {os.strerror(number)}")
 
 
 def syscall(name: str, number: int, *arguments: object) -> int:
     """syscall(2) with ints, bytes (char *), None (NULL) and instances of C types; OSError whose text is the call."""
-    converted = [foreign.c_long(item) if isinstance(item, int) else item for item in arguments]
-    result = _syscall(foreign.c_long(number), *converted)
+    converted = [libc.c_long(item) if isinstance(item, int) else item for item in arguments]
+    result = _syscall(libc.c_long(number), *converted)
     if result < 0:
         raise _fail(name, arguments)
     return int(result)
@@ -182,14 +180,14 @@ def create_as(uid: int, gid: int) -> None:
         raise OSError(errno.EPERM, f"setfsuid({uid}), setfsgid({gid}): not taken")
 
 
-class statx_buffer(foreign.Structure):
+class statx_buffer(libc.Structure):
     """struct statx as far as it is needed; the kernel writes 256 bytes."""
 
     _fields_ = (
-        ("stx_mask", foreign.c_uint32),
-        ("_before", foreign.c_uint8 * 140),
-        ("stx_mnt_id", foreign.c_uint64),
-        ("_behind", foreign.c_uint8 * 104),
+        ("stx_mask", libc.c_uint32),
+        ("_before", libc.c_uint8 * 140),
+        ("stx_mnt_id", libc.c_uint64),
+        ("_behind", libc.c_uint8 * 104),
     )
 
 

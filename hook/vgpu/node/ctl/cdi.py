@@ -1,7 +1,7 @@
 """`vgpuctl cdi`: writes the CDI specification that has runtimes call the hook, and removes it.
 
 Belongs here: options, and the refusal of two registrations on one node. Does not belong here: the specification,
-which is in vgpu.node.runtimes.cdi, and what is printed, which is as for any other registration.
+which is in vgpu.node.runtimes.cdi_spec, and what is printed, which is as for any other registration.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vgpu.node.ctl.output import output_option
 from vgpu.node.ctl.runtime import apply_change, own_programs, require_programs, root_settings
 from vgpu.node.doctor import runtimes
 from vgpu.node.doctor.findings import CheckContext
-from vgpu.node.runtimes import cdi as specification
+from vgpu.node.runtimes import cdi_spec as specification
 from vgpu.node.runtimes import registry
 from vgpu.node.runtimes.registration import Wish
 

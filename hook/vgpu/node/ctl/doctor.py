@@ -16,7 +16,7 @@ from vgpu.config import settings
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.output import output_option, print_json, print_table, print_text, wide_option
-from vgpu.node.doctor import causes, cdi, coexistence, host, node, repairs, runtimes
+from vgpu.node.doctor import causes, cdi_devices, coexistence, host, node, repairs, runtimes
 from vgpu.node.doctor.findings import FAILURE, OK, Check, CheckContext, Finding, examine
 from vgpu.node.doctor.repairs import Repair
 from vgpu.node.service import privilege
@@ -38,7 +38,7 @@ CHECKS: dict[str, Check] = {
     "requests": node.requests,
     "dry run": node.dry_run,
     "registration": runtimes.runtime_configuration,
-    "CDI": cdi.cdi,
+    "CDI": cdi_devices.cdi,
     "daemon": node.daemon,
     "NVIDIA's runtime": runtimes.nvidia,
     "containers": coexistence.containers,

@@ -20,10 +20,10 @@ from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.group import Group
 from vgpu.node.ctl.output import output_option, print_json
-from vgpu.node.doctor import cdi
+from vgpu.node.doctor import cdi_devices
 from vgpu.node.doctor.findings import CheckContext
-from vgpu.node.runtimes import edits, programs, proof, registry
-from vgpu.node.runtimes.edits import Edit, Record
+from vgpu.node.runtimes import programs, registered_files, registry, verify
+from vgpu.node.runtimes.registered_files import Edit, Record
 from vgpu.node.runtimes.registration import HANDLER, MODES, RUNTIMES, Wish
 from vgpu.node.runtimes.registry import Change
 
@@ -103,14 +103,14 @@ def check(config_path: str, name: str, output: str) -> None:
     runtime could not be asked.
     """
     node = root_settings("vgpuctl runtime", config_path)
-    found = proof.examine(name, node, config_path)
+    found = verify.examine(name, node, config_path)
     if output == "json":
         print_json({"runtime": name, "result": found.result, "steps": [list(step) for step in found.steps]})
     else:
         for status, text in found.steps:
             click.echo(f"{status}: {text}")
-    if found.result != proof.PROVEN:
-        raise click.exceptions.Exit(1 if found.result == proof.WRONG else NOT_PROVEN)
+    if found.result != verify.PROVEN:
+        raise click.exceptions.Exit(1 if found.result == verify.WRONG else NOT_PROVEN)
 
 
 def root_settings(verb: str, config_path: str) -> Settings:
@@ -131,7 +131,7 @@ def apply_change(
         else:
             click.echo(outcome.change.diff() or f"{name}: nothing to change\n", nl=False)
         return
-    with edits.locked(node.state_dir):
+    with registered_files.locked(node.state_dir):
         before = Record.read(node.state_dir, name)
         change = plan()
         changes = change.changes()
@@ -221,7 +221,7 @@ def require_programs(*paths: str) -> None:
 
 def _refuse_beside_cdi(config_path: str, node: Settings) -> None:
     """VgpuError if kubelet's containers come to the hook by CDI already: its second run would do nothing."""
-    found = cdi.in_use(CheckContext(config_path, node))
+    found = cdi_devices.in_use(CheckContext(config_path, node))
     if found:
         do = "end CDI (plugin.cdi: false, vgpuctl cdi remove), or pass --force if no container meets both"
         raise VgpuError("vgpuctl runtime configure", expected="a node without CDI", found=found, do=do)

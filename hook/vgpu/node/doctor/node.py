@@ -25,7 +25,7 @@ from vgpu.hook.linux import staleness
 from vgpu.node.daemon import client
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Finding, failure
 from vgpu.node.driver import device_nodes, discover, library_copies
-from vgpu.node.runtimes.edits import Record
+from vgpu.node.runtimes.registered_files import Record
 from vgpu.node.runtimes.registration import RUNTIMES
 
 MIB = 1 << 20

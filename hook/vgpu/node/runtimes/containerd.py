@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vgpu.config.errors import VgpuError, shown
-from vgpu.node.runtimes import base_spec, edits, nested, programs, toml_text
-from vgpu.node.runtimes.edits import OWN, TOML, Assignment, Draft, Record
+from vgpu.node.runtimes import base_spec, nested_values, programs, registered_files, toml_text
 from vgpu.node.runtimes.programs import MissingProgram
+from vgpu.node.runtimes.registered_files import OWN, TOML, Assignment, Draft, Record
 from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, HANDLER, Registration, Wish, wrapper
 
 CONFIG = "/etc/containerd/config.toml"
@@ -54,7 +54,7 @@ def registration(wish: Wish, record: Record) -> Registration:
     path = wish.config or place()
     if path.endswith(".tmpl"):
         return _template(wish, path, record)
-    daemon, path = restart(path), edits.followed(path)
+    daemon, path = restart(path), registered_files.followed(path)
     text = record.original(path)
     major = daemon_major()
     document = toml_text.parse(text or "", path)
@@ -70,7 +70,7 @@ def place() -> str:
     found = [CONFIG] if os.path.exists(CONFIG) else []
     for directory in K3S:
         if os.path.isdir(directory):
-            rendered = edits.read(f"{directory}/config.toml") or ""
+            rendered = registered_files.read(f"{directory}/config.toml") or ""
             newer = re.search(r"^version\s*=\s*[34]", rendered, re.MULTILINE)
             found.append(f"{directory}/config-v3.toml.tmpl" if newer else f"{directory}/config.toml.tmpl")
     found += [MICROK8S] if os.path.exists(MICROK8S) else []
@@ -151,9 +151,9 @@ def _of_dump(text: str) -> Cri:
 
 def of_document(document: Tables, section: tuple[str, ...] = ()) -> Cri:
     """What a file says, in its own version; `config dump` prints the newest version that the daemon knows."""
-    known = (one for one in (SECTIONS[3], SECTIONS[2]) if nested.look_up(document, (*one, "containerd")))
+    known = (one for one in (SECTIONS[3], SECTIONS[2]) if nested_values.look_up(document, (*one, "containerd")))
     section = section or next(known, SECTIONS[2])
-    table = nested.look_up(document, (*section, "containerd")) or {}
+    table = nested_values.look_up(document, (*section, "containerd")) or {}
     handlers = table.get("runtimes") or Cri().handlers
     return Cri(table.get("default_runtime_name") or "runc", handlers, tuple(document.get("imports", ())))
 
@@ -229,7 +229,7 @@ class _Plan:
         name = self.before.default
         handler = self.before.handlers.get(name, {})
         named = str(handler.get("base_runtime_spec") or "")
-        base = edits.read(named) if named else base_spec.default()
+        base = registered_files.read(named) if named else base_spec.default()
         if base is None:
             raise VgpuError(
                 named, expected="the base specification that containerd's configuration names", found="no file"
@@ -265,8 +265,10 @@ class _Plan:
         """Keys in tables that exist, and a block of new tables at the end of the file."""
         text, assigned = self.text or "", []
         content = "" if self.text is not None else f"version = {self.version}\n\n"
-        handlers = nested.look_up(self.document, self.runtimes) or {}
-        if self.wish.mode == DEFAULT and "containerd" in (nested.look_up(self.document, SECTIONS[self.version]) or {}):
+        handlers = nested_values.look_up(self.document, self.runtimes) or {}
+        if self.wish.mode == DEFAULT and "containerd" in (
+            nested_values.look_up(self.document, SECTIONS[self.version]) or {}
+        ):
             text, one = self._assigned(text, (*self.runtimes[:-1], "default_runtime_name"), self.wish.name)
             assigned.append(one)
         new = {} if self.deep else {name: _set_values(table) for name, table in self.before.handlers.items()}
@@ -283,7 +285,7 @@ class _Plan:
         return Draft(self.path, text, TOML, assigned=tuple(assigned))
 
     def _assigned(self, text: str, keys: tuple[str, ...], value: object) -> tuple[str, Assignment]:
-        before = nested.look_up(self.document, keys)
+        before = nested_values.look_up(self.document, keys)
         return toml_text.assign(text, keys, value, self.path), Assignment(keys, value, before)
 
     def _tables(self, handlers: Tables, default: bool = True) -> str:
@@ -318,7 +320,7 @@ def calls_vgpu(handler: Tables) -> bool:
     """Whether a handler names the shim, a script that calls it, or a base specification with the hook."""
     program = str((handler.get("options") or {}).get("BinaryName") or "")
     if handler.get("base_runtime_spec"):
-        text = edits.read(str(handler["base_runtime_spec"]))
+        text = registered_files.read(str(handler["base_runtime_spec"]))
         return "vgpu-hook" in (text or "") and "vgpu.io/*" in (handler.get("container_annotations") or [])
     return "vgpu-runtime" in program
 

@@ -10,8 +10,8 @@ import shutil
 from typing import Any
 
 from vgpu.config.errors import VgpuError, shown
-from vgpu.node.runtimes import edits, json_text, nested, programs
-from vgpu.node.runtimes.edits import JSON, Assignment, Draft, Record
+from vgpu.node.runtimes import json_text, nested_values, programs, registered_files
+from vgpu.node.runtimes.registered_files import JSON, Assignment, Draft, Record
 from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, Registration, Wish, call
 
 CONFIG = "/etc/docker/daemon.json"
@@ -25,11 +25,11 @@ def registration(wish: Wish, record: Record) -> Registration:
     """The runtime in daemon.json, and where asked for, the default runtime."""
     if wish.mode == BASE_SPEC:
         raise VgpuError("--mode base-spec", expected="handler or default: Docker has no base specification")
-    path = edits.followed(wish.config or CONFIG)
+    path = registered_files.followed(wish.config or CONFIG)
     original = record.original(path)
     text = original if original is not None and original.strip() else "{}\n"
     document = json_text.parse(text, path)
-    if nested.look_up(document, ("runtimes", wish.name)) is not None:
+    if nested_values.look_up(document, ("runtimes", wish.name)) is not None:
         do = "remove it, or choose another name by --handler"
         raise VgpuError(f"{path}: runtime {wish.name}", expected="none yet", found="one of another origin", do=do)
     wanted: dict[tuple[str, ...], Any] = {("runtimes", wish.name): entry(wish, _default_program(document))}
@@ -38,7 +38,7 @@ def registration(wish: Wish, record: Record) -> Registration:
     assigned = []
     for keys, value in wanted.items():
         text = json_text.assign(text, keys, value)
-        assigned.append(Assignment(keys, value, nested.look_up(document, keys)))
+        assigned.append(Assignment(keys, value, nested_values.look_up(document, keys)))
     draft = Draft(path, text, JSON, assigned=tuple(assigned))
     notes = ("the share is in the runtime's arguments: every container that it runs gets one",) if wish.share else ()
     unset = "default-runtime" not in document
@@ -60,10 +60,10 @@ def entry(wish: Wish, real: str = "") -> dict[str, Any]:
 def _default_program(document: dict[str, Any]) -> str:
     """The program of the default runtime that the file names. NVIDIA's is left out."""
     name = document.get("default-runtime")
-    found = nested.look_up(document, ("runtimes", str(name))) if name else None
+    found = nested_values.look_up(document, ("runtimes", str(name))) if name else None
     if not isinstance(found, dict):
         return ""
-    program = str(found.get("path") or nested.look_up(found, ("options", "BinaryName")) or "")
+    program = str(found.get("path") or nested_values.look_up(found, ("options", "BinaryName")) or "")
     return "" if "nvidia" in program else program
 
 

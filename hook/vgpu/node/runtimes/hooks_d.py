@@ -12,8 +12,8 @@ import os
 from typing import Any
 
 from vgpu.config.errors import VgpuError
-from vgpu.node.runtimes import base_spec, edits, nested, toml_text
-from vgpu.node.runtimes.edits import OWN, Draft, Record
+from vgpu.node.runtimes import base_spec, nested_values, registered_files, toml_text
+from vgpu.node.runtimes.registered_files import OWN, Draft, Record
 from vgpu.node.runtimes.registration import HANDLER, Registration, Wish
 
 DIRECTORY = "/usr/share/containers/oci/hooks.d"
@@ -49,7 +49,7 @@ def _directory(wish: Wish, patterns: tuple[str, ...], keys: tuple[str, ...]) -> 
         return wish.config.rstrip("/")
     configured: list[str] = []
     for path in configuration_files(patterns):
-        found = nested.look_up(toml_text.parse(_read(path), path), keys)
+        found = nested_values.look_up(toml_text.parse(_read(path), path), keys)
         configured = list(found) if found else configured
     return DIRECTORY if not configured or DIRECTORY in configured else configured[-1].rstrip("/")
 
@@ -64,7 +64,7 @@ def configuration_files(patterns: tuple[str, ...]) -> list[str]:
 
 def _read(path: str) -> str:
     """A file that is only read may be a link."""
-    return edits.read(os.path.realpath(path)) or ""
+    return registered_files.read(os.path.realpath(path)) or ""
 
 
 def text(wish: Wish, stage: str) -> str:

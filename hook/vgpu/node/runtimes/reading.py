@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vgpu.config.errors import VgpuError
-from vgpu.node.runtimes import nested, toml_text
+from vgpu.node.runtimes import nested_values, toml_text
 from vgpu.node.runtimes.containerd import CONFIG, K3S, MICROK8S, SECTIONS, of_document
 
 K3S_FILES = ("config.toml", "config.toml.tmpl", "config-v3.toml.tmpl")
@@ -41,7 +41,7 @@ def containerd_handlers(text: str, path: str) -> tuple[str, list[Handler]]:
     found: list[Handler] = []
     default = ""
     for section in dict.fromkeys(SECTIONS.values()):
-        table = nested.look_up(document, (*section, "containerd"))
+        table = nested_values.look_up(document, (*section, "containerd"))
         if isinstance(table, Mapping):
             default = str(table.get("default_runtime_name") or default)
             handlers = of_document(document, section).handlers if table.get("runtimes") else {}
@@ -65,7 +65,7 @@ def _of_lines(text: str) -> tuple[str, list[Handler]]:
 def crio_handlers(text: str, path: str) -> tuple[str, list[Handler]]:
     """CRI-O's default runtime that the file names, or "", and its runtimes."""
     try:
-        runtime = nested.look_up(toml_text.parse(text, path), ("crio", "runtime"))
+        runtime = nested_values.look_up(toml_text.parse(text, path), ("crio", "runtime"))
     except VgpuError:
         return "", []
     tables = runtime.get("runtimes") if isinstance(runtime, Mapping) else None
@@ -77,7 +77,7 @@ def crio_handlers(text: str, path: str) -> tuple[str, list[Handler]]:
 def hooks_dirs(text: str, path: str) -> Iterator[str]:
     """The directories of hooks that a containers.conf names."""
     try:
-        found = nested.look_up(toml_text.parse(text, path), ("engine", "hooks_dir"))
+        found = nested_values.look_up(toml_text.parse(text, path), ("engine", "hooks_dir"))
     except VgpuError:
         return
     yield from (str(item) for item in found or ())

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from vgpu.config import paths
 from vgpu.config.settings import COMPILED_PATH
-from vgpu.node.runtimes.edits import OWN, Draft
+from vgpu.node.runtimes.registered_files import OWN, Draft
 
 HANDLER, DEFAULT, BASE_SPEC = "handler", "default", "base-spec"
 MODES = (HANDLER, DEFAULT, BASE_SPEC)

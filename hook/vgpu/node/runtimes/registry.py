@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vgpu.node.runtimes import cdi, containerd, docker, edits, hooks_d
-from vgpu.node.runtimes.edits import Edit, Record
+from vgpu.node.runtimes import cdi_spec, containerd, docker, hooks_d, registered_files
+from vgpu.node.runtimes.registered_files import Edit, Record
 from vgpu.node.runtimes.registration import Registration, Wish
 
 KINDS: dict[str, Callable[[Wish, Record], Registration]] = {
@@ -19,7 +19,7 @@ KINDS: dict[str, Callable[[Wish, Record], Registration]] = {
     "crio": hooks_d.crio,
     "docker": docker.registration,
     "podman": hooks_d.podman,
-    cdi.NAME: cdi.registration,
+    cdi_spec.NAME: cdi_spec.registration,
 }
 #: podman and CRI-O read the same directory, so the one's files may be the other's too.
 SHARING = {"podman": "crio", "crio": "podman"}
@@ -44,11 +44,13 @@ class Change:
     def execute(self) -> None:
         """Write. If the runtime's own program refuses the result, all files are as before, and its error is raised."""
         verify = self.registration.verify if self.registration else _accept
-        edits.apply(self.record, self.edits, self.options or {}, verify)
+        registered_files.apply(self.record, self.edits, self.options or {}, verify)
 
     def backups(self) -> list[str]:
         """The backups that were made."""
-        return edits.backups(Record.read(os.path.dirname(os.path.dirname(self.record.path)), _name(self.record)))
+        return registered_files.backups(
+            Record.read(os.path.dirname(os.path.dirname(self.record.path)), _name(self.record))
+        )
 
 
 def _accept() -> None:
@@ -63,7 +65,7 @@ def configure(runtime: str, wish: Wish) -> Change:
     paths = {draft.path for draft in made.drafts}
     record.files += [item for item in other.files if item["path"] in paths and not record.entry(item["path"])]
     options = {**wish.options(), "restart": list(made.restart_after_undo)}
-    return Change(record, tuple(edits.plan(record, made.drafts)), made, options)
+    return Change(record, tuple(registered_files.plan(record, made.drafts)), made, options)
 
 
 def unconfigure(runtime: str, state_dir: str) -> Change:
@@ -71,7 +73,7 @@ def unconfigure(runtime: str, state_dir: str) -> Change:
     record = Record.read(state_dir, runtime)
     other = Record.read(state_dir, SHARING[runtime]) if runtime in SHARING else Record("")
     kept = tuple(item["path"] for item in record.files if other.entry(item["path"]))
-    undone = [edit for edit in edits.plan(record, ()) if edit.path not in kept]
+    undone = [edit for edit in registered_files.plan(record, ()) if edit.path not in kept]
     return Change(record, tuple(undone), kept=kept)
 
 

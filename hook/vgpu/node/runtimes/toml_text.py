@@ -19,7 +19,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from vgpu.config.errors import VgpuError
-from vgpu.node.runtimes.nested import look_up
+from vgpu.node.runtimes.nested_values import look_up
 from vgpu.node.runtimes.undo import line_end
 
 BEGIN = "# vgpuctl runtime configure: begin. vgpuctl runtime unconfigure removes this part."

@@ -1,7 +1,7 @@
 """Taking this program's lines out of a file that somebody edited since, and leaving every other line as it is.
 
 Belongs here: the merge of three texts, as pure functions. Does not belong here: what the file means, which decides
-whether the result may be used (vgpu.node.runtimes.edits).
+whether the result may be used (vgpu.node.runtimes.registered_files).
 """
 
 from __future__ import annotations

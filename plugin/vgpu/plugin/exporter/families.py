@@ -1,7 +1,7 @@
 """The metrics of vgpu's own names, from a snapshot: Prometheus' base units and naming rules.
 
 Belongs here: each metric's name, help, labels and value. A figure that is not known has no series. What a container
-says of itself has `_reported_` in its name. Not here: the names of other projects (vgpu.plugin.exporter.compat).
+says of itself has `_reported_` in its name. Not here: the names of other projects (vgpu.plugin.exporter.peer_families).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from html import escape
 
-from vgpu.plugin.exporter.compat import MIB
+from vgpu.plugin.exporter.peer_families import MIB
 from vgpu.plugin.exporter.snapshot import Card, Container, Fields, Share, Snapshot
 
 GIB = 1 << 30

@@ -22,7 +22,7 @@ from vgpu.config import paths
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.node.service import single_instance
-from vgpu.plugin.exporter import compat, families, page, usage
+from vgpu.plugin.exporter import families, page, peer_families, usage
 from vgpu.plugin.exporter.exposition import GAUGE, family, text_of
 from vgpu.plugin.exporter.snapshot import Snapshot, Source
 
@@ -90,7 +90,7 @@ class Answers:
         for name, value in states:
             text = f"Whether the device plugin is {name}."
             yield family(GAUGE, f"vgpu_plugin_{name}", text, ("node",), [((snapshot.node,), value)])
-        yield from compat.of_snapshot(snapshot, self.wanted)
+        yield from peer_families.of_snapshot(snapshot, self.wanted)
 
 
 def application(answers: Answers) -> web.Application:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vgpu.plugin.exporter.compat import MIB, in_use, request
+from vgpu.plugin.exporter.peer_families import MIB, in_use, request
 from vgpu.plugin.exporter.snapshot import Container, Share, Snapshot
 
 

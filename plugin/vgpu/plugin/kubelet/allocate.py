@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from vgpu.config import cdi, grants, paths, ranges
+from vgpu.config import cdi_device, grants, paths, ranges
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.request import MAX_SIZE, WHOLE_CARD, split_cores
@@ -59,7 +59,9 @@ def answer(grant: Grant, settings: Settings) -> Answer:
     found = Answer({grants.ENVIRONMENT[grant.resource]: grant.id}, {grants.ANNOTATIONS[grant.resource]: grant.id})
     if not settings.flag("plugin.cdi"):
         return found
-    return Answer(found.environment, {**found.annotations, cdi.ANNOTATION: cdi.DEVICE}, (cdi.DEVICE,))
+    return Answer(
+        found.environment, {**found.annotations, cdi_device.ANNOTATION: cdi_device.DEVICE}, (cdi_device.DEVICE,)
+    )
 
 
 def _numbers(resource: Resource, ids: list[str]) -> dict[Slot, list[int]]:

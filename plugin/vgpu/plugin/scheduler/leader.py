@@ -15,7 +15,7 @@ from typing import Any
 
 from vgpu.node.service.log import Conditions
 from vgpu.plugin.apiserver.client import ApiError, Object
-from vgpu.plugin.scheduler.writing import Server
+from vgpu.plugin.scheduler.write_decision import Server
 
 LEASE, RENEW_DEADLINE, RETRY = 15.0, 10.0, 2.0  #: seconds
 

@@ -18,15 +18,15 @@ from typing import Any
 from vgpu.config.errors import VgpuError
 from vgpu.hook.placement.placement import NoFit, place
 from vgpu.plugin.apiserver.client import ApiError
-from vgpu.plugin.scheduler import demand, preemption, quota, rank, wire, writing
-from vgpu.plugin.scheduler.answers import Answer, Answers
+from vgpu.plugin.scheduler import demand, preemption, quota, rank, wire, write_decision
 from vgpu.plugin.scheduler.cluster import Cluster
 from vgpu.plugin.scheduler.decide import Decision, State, decide, request_of, requests_of
 from vgpu.plugin.scheduler.demand import MIB, PodSpec
+from vgpu.plugin.scheduler.node_answers import Answer, Answers
 from vgpu.plugin.scheduler.node_cards import FREE, NodeCards, sum_of
 from vgpu.plugin.scheduler.quota import Quotas, Sums
 from vgpu.plugin.scheduler.wire import FilterResult, HostPriority
-from vgpu.plugin.scheduler.writing import Server
+from vgpu.plugin.scheduler.write_decision import Server
 
 ARRIVAL = 2.0  #: seconds to wait for the watch to show a pod that the scheduler has seen already
 DOUBTFUL = ("unreachable", "failing", "garbage")  #: kinds of ApiError after which a write may have been done
@@ -78,7 +78,7 @@ class Service:
                     return nodes.result(list(fitting), failed)
                 name = min(fitting, key=lambda one: (fitting[one].rank, one))
                 node, decision = self._assume(pod, name, fitting[name])
-            self._write(pod, lambda wanted: writing.patch_pod(self.api, pod, wanted), node, decision)
+            self._write(pod, lambda wanted: write_decision.patch_pod(self.api, pod, wanted), node, decision)
         except Refused as error:
             return FilterResult(Error=str(error))
         return nodes.result([name], failed)
@@ -107,7 +107,7 @@ class Service:
                 else:
                     namespace, name = self.cluster.others[args.uid]
             if pod is None:
-                self._call(lambda: writing.bind_pod(self.api, namespace, name, args.uid, args.node, {}))
+                self._call(lambda: write_decision.bind_pod(self.api, namespace, name, args.uid, args.node, {}))
             else:
                 self._write(pod, lambda wanted: self._bound(pod, args.node, wanted), node, decision)
         except Refused as error:
@@ -183,7 +183,7 @@ class Service:
         if pod is None or earlier is None:
             return
         try:
-            node = writing.node_of(self.api, pod)
+            node = write_decision.node_of(self.api, pod)
         except ApiError as error:
             raise Refused(f"vgpu-scheduler-extender: {error}") from error
         if node:
@@ -311,7 +311,7 @@ class Service:
         self, pod: PodSpec, write: Callable[[dict[str, str]], None], node: NodeCards, decision: Decision
     ) -> None:
         try:
-            wanted = writing.annotations_of(pod, node, decision, time.time())
+            wanted = write_decision.annotations_of(pod, node, decision, time.time())
             self._call(lambda: write(wanted))
         except Refused as error:
             cause = error.__cause__
@@ -324,8 +324,8 @@ class Service:
                 self._writing.discard(pod.uid)
 
     def _bound(self, pod: PodSpec, node: str, wanted: dict[str, str]) -> None:
-        writing.remove_stale(self.api, pod, wanted)
-        writing.bind_pod(self.api, pod.namespace, pod.name, pod.uid, node, wanted)
+        write_decision.remove_stale(self.api, pod, wanted)
+        write_decision.bind_pod(self.api, pod.namespace, pod.name, pod.uid, node, wanted)
 
     def _call(self, write: Callable[[], None]) -> None:
         problem = self.not_ready()  # the lease may have been lost since the decision

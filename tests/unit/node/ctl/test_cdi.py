@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from vgpu.config import cdi as device
+from vgpu.config import cdi_device as device
 from vgpu.config import records
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.cdi import cdi

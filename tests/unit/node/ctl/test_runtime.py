@@ -14,8 +14,8 @@ from pytest_subprocess import FakeProcess
 from vgpu.config import records, settings, standalone
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.runtime import runtime
-from vgpu.node.doctor import cdi as doctor_cdi
-from vgpu.node.runtimes import edits, proof
+from vgpu.node.doctor import cdi_devices as doctor_cdi
+from vgpu.node.runtimes import registered_files, verify
 
 
 class Node:
@@ -184,12 +184,12 @@ def test_check_names_a_program_that_is_gone(node: Node) -> None:
 @pytest.mark.parametrize(
     ("plain", "share", "logged", "result"),
     [
-        ((0, ""), (0, ""), "", proof.PROVEN),
-        ((0, ""), (0, ""), None, proof.WRONG),
-        ((1, "docker: Error: unknown runtime\nSee 'docker run --help'."), (0, ""), "", proof.WRONG),
-        ((0, ""), (125, "x: stderr: vgpu-hook: allocation: no room"), None, proof.UNPROVEN),
-        ((0, ""), (1, "crun: error executing hook"), "no room", proof.UNPROVEN),
-        ((0, ""), (1, "no such image"), None, proof.WRONG),
+        ((0, ""), (0, ""), "", verify.PROVEN),
+        ((0, ""), (0, ""), None, verify.WRONG),
+        ((1, "docker: Error: unknown runtime\nSee 'docker run --help'."), (0, ""), "", verify.WRONG),
+        ((0, ""), (125, "x: stderr: vgpu-hook: allocation: no room"), None, verify.UNPROVEN),
+        ((0, ""), (1, "crun: error executing hook"), "no room", verify.UNPROVEN),
+        ((0, ""), (1, "no such image"), None, verify.WRONG),
     ],
 )
 def test_what_two_containers_prove(
@@ -197,7 +197,7 @@ def test_what_two_containers_prove(
     logged: str | None, result: str,
 ) -> None:  # fmt: skip
     node.call("configure")
-    monkeypatch.setattr(proof.shutil, "which", lambda name: f"/usr/bin/{name}" if name == "docker" else None)
+    monkeypatch.setattr(verify.shutil, "which", lambda name: f"/usr/bin/{name}" if name == "docker" else None)
     log = node.path / "run/hook.log"
     log.parent.mkdir()
     fp.register(["docker", "version"])
@@ -207,16 +207,16 @@ def test_what_two_containers_prove(
     fp.register(["docker", "run", "--rm", fp.any()], returncode=share[0], stderr=share[1])
     fp.register(["docker", "rmi", fp.any()])
     reads = iter(["", json.dumps({"stage": "createRuntime", "error": logged}) if logged is not None else ""])
-    real = edits.read
+    real = registered_files.read
 
     def read(path: str) -> str | None:
         return next(reads) if path == str(log) else real(path)
 
-    monkeypatch.setattr(proof.edits, "read", read)
+    monkeypatch.setattr(verify.registered_files, "read", read)
     done = node.call("check", "--output", "json")
     found = json.loads(done.output)
     assert found["result"] == result, found
-    assert done.exit_code == {proof.PROVEN: 0, proof.WRONG: 1, proof.UNPROVEN: 3}[result]
+    assert done.exit_code == {verify.PROVEN: 0, verify.WRONG: 1, verify.UNPROVEN: 3}[result]
 
 
 # Beside CDI

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from vgpu.node.runtimes import cdi, registry
-from vgpu.node.runtimes.edits import Record
+from vgpu.node.runtimes import cdi_spec, registry
+from vgpu.node.runtimes.registered_files import Record
 from vgpu.node.runtimes.registration import RUNTIMES, Wish
 
 
 def test_every_runtime_has_a_registration() -> None:
-    assert tuple(registry.KINDS) == (*RUNTIMES, cdi.NAME)
+    assert tuple(registry.KINDS) == (*RUNTIMES, cdi_spec.NAME)
 
 
 def test_a_file_of_the_first_registration_that_the_second_has_not_is_removed(wish: Wish, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from round_records import GIB, card, container, reported, share, uuid_of
 
 from vgpu.config import rounds
 from vgpu.config.settings import Settings
-from vgpu.plugin.exporter import compat
+from vgpu.plugin.exporter import peer_families
 from vgpu.plugin.exporter.exposition import text_of
 from vgpu.plugin.exporter.families import of_snapshot
 from vgpu.plugin.exporter.server import Answers
@@ -193,7 +193,10 @@ def test_series_and_memory_do_not_grow_while_containers_come_and_go(answers: Ans
 def test_each_metric_has_a_row_in_the_documents() -> None:
     text = (CHECKOUT / "docs/metrics.md").read_text(encoding="utf-8")
     made = round_records.record()
-    families = [*of_snapshot(of_record(made), "1"), *compat.of_snapshot(of_record(made), list(compat.PROJECTS))]
+    families = [
+        *of_snapshot(of_record(made), "1"),
+        *peer_families.of_snapshot(of_record(made), list(peer_families.PROJECTS)),
+    ]
     names = {f"{one.name}_total" if one.type == "counter" else one.name for one in families}
     assert not {name for name in names if f"`{name}`" not in text}
     documented = set(re.findall(r"`(vgpu_[a-z_]+)`", text))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from plugin_inputs import GIB, MIB, make_cards, make_settings
 
-from vgpu.config import cdi, grants, paths
+from vgpu.config import cdi_device, grants, paths
 from vgpu.config.request import Wishes
 from vgpu.hook.ledger import commitments
 from vgpu.node.service.kubelet_resources import advertised
@@ -232,7 +232,10 @@ def test_where_cdi_is_on_all_answers_name_one_device() -> None:
         found = allocate.answer(grant, settings)
         assert found.cdi_devices == ("vgpu.io/share=grant",)
         assert found.environment == {grants.ENVIRONMENT[grant.resource]: grant.id}
-        assert found.annotations == {grants.ANNOTATIONS[grant.resource]: grant.id, cdi.ANNOTATION: cdi.DEVICE}
+        assert found.annotations == {
+            grants.ANNOTATIONS[grant.resource]: grant.id,
+            cdi_device.ANNOTATION: cdi_device.DEVICE,
+        }
 
 
 def test_a_new_plugin_goes_on_after_the_grants_of_the_one_before(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from doctor_tree import Tree, only
 
 from vgpu.config.settings import Settings
-from vgpu.node.doctor import cdi, runtimes
+from vgpu.node.doctor import cdi_devices, runtimes
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext
-from vgpu.node.runtimes import cdi as specification
+from vgpu.node.runtimes import cdi_spec as specification
 from vgpu.node.runtimes.registration import Wish
 
 V1_7 = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n'
@@ -36,12 +36,12 @@ def generated(tree: Tree) -> None:
 
 def test_off_and_not_defined(tree: Tree) -> None:
     tree.write("etc/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n")
-    assert only(cdi.cdi, context(tree, on=False)).status == OK
+    assert only(cdi_devices.cdi, context(tree, on=False)).status == OK
 
 
 def test_defined_and_nobody_names_it(tree: Tree) -> None:
     generated(tree)
-    found = only(cdi.cdi, context(tree, on=False))
+    found = only(cdi_devices.cdi, context(tree, on=False))
     assert (found.status, found.found) == (
         WARNING, "/etc/cdi/vgpu.json defines vgpu.io/share=grant, and plugin.cdi is false",
     )  # fmt: skip
@@ -51,7 +51,7 @@ def test_named_and_not_defined(tree: Tree) -> None:
     """Also beside the specification of another vendor, and one of ours with another device."""
     tree.write("etc/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n")
     tree.write("etc/cdi/old.yaml", "kind: vgpu.io/hook\n")
-    found = only(cdi.cdi, context(tree))
+    found = only(cdi_devices.cdi, context(tree))
     assert (found.status, found.do.split(";")[0]) == (FAILURE, "run vgpuctl cdi generate")
 
 
@@ -59,7 +59,7 @@ def test_named_and_not_defined(tree: Tree) -> None:
 def test_defined_named_and_switched_on(tree: Tree, text: str) -> None:
     generated(tree)
     tree.write("etc/containerd/config.toml", text)
-    assert only(cdi.cdi, context(tree)).status == OK
+    assert only(cdi_devices.cdi, context(tree)).status == OK
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_defined_named_and_switched_on(tree: Tree, text: str) -> None:
 def test_a_containerd_with_cdi_off(tree: Tree, text: str, expected: str) -> None:
     generated(tree)
     tree.write("etc/containerd/config.toml", text)
-    found = only(cdi.cdi, context(tree))
+    found = only(cdi_devices.cdi, context(tree))
     assert found.status == WARNING
     assert found.found.startswith(f"/etc/containerd/config.toml: {expected}")
 
@@ -76,7 +76,7 @@ def test_a_containerd_with_cdi_off(tree: Tree, text: str, expected: str) -> None
 def test_two_registrations(tree: Tree) -> None:
     generated(tree)
     tree.write("etc/containerd/conf.d/99-vgpu.toml", V2_1 + SHIM)
-    found = only(cdi.cdi, context(tree))
+    found = only(cdi_devices.cdi, context(tree))
     assert (found.status, found.found.endswith("calls the hook, too")) == (WARNING, True)
 
 
@@ -84,9 +84,9 @@ def test_hooks_of_podman_are_no_second_registration(tree: Tree) -> None:
     """CRI-O reads the same directory, and then they are."""
     generated(tree)
     tree.write("usr/share/containers/oci/hooks.d/vgpu.json", HOOKS_D)
-    assert only(cdi.cdi, context(tree)).status == OK
+    assert only(cdi_devices.cdi, context(tree)).status == OK
     tree.write("etc/crio/crio.conf", "")
-    assert only(cdi.cdi, context(tree)).status == WARNING
+    assert only(cdi_devices.cdi, context(tree)).status == WARNING
 
 
 def test_a_specification_whose_hook_is_gone(tree: Tree) -> None:

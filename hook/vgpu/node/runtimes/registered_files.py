@@ -19,7 +19,7 @@ from typing import Any
 
 from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
-from vgpu.node.runtimes import json_text, nested, toml_text, undo
+from vgpu.node.runtimes import json_text, nested_values, toml_text, undo
 from vgpu.node.service import operator_files
 
 MAX_FILE = 4 << 20
@@ -294,18 +294,22 @@ def _parts(text: str) -> tuple[str, str]:
 def _unassigned(path: str, text: str, kind: str, one: Assignment) -> str:
     """`text` with the key as it was before. A value that somebody else wrote since stays."""
     if kind == TOML:
-        if nested.look_up(toml_text.parse(text, path), one.keys) != one.value:
+        if nested_values.look_up(toml_text.parse(text, path), one.keys) != one.value:
             return text
         if one.before is None:
             return toml_text.remove(text, one.keys, path)
         return toml_text.assign(text, one.keys, one.before, path)
-    if nested.look_up(json_text.parse(text, path), one.keys) != one.value:
+    if nested_values.look_up(json_text.parse(text, path), one.keys) != one.value:
         return text
     if one.before is not None:
         return json_text.assign(text, one.keys, one.before)
     text = json_text.remove(text, one.keys)
     above = one.keys[:-1]
-    return json_text.remove(text, above) if above and nested.look_up(json_text.parse(text, path), above) == {} else text
+    return (
+        json_text.remove(text, above)
+        if above and nested_values.look_up(json_text.parse(text, path), above) == {}
+        else text
+    )
 
 
 def _missing_directories(edit: Edit) -> list[str]:

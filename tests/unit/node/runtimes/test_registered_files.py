@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.node.runtimes import edits, nested, registry, toml_text
-from vgpu.node.runtimes.edits import OWN, TOML, Assignment, Draft, Record
+from vgpu.node.runtimes import nested_values, registered_files, registry, toml_text
+from vgpu.node.runtimes.registered_files import OWN, TOML, Assignment, Draft, Record
 from vgpu.node.runtimes.registration import Wish
 
 DAEMON = '{\n\t"debug" :true, "runtimes": {"nvidia": {"path": "nvidia-container-runtime"}} }'
@@ -136,7 +136,7 @@ def test_an_error_leaves_all_files_as_they_were(tmp_path: Path) -> None:
         raise VgpuError("refused")
 
     with pytest.raises(VgpuError, match="refused"):
-        edits.apply(record, edits.plan(record, drafts), {}, refuse)
+        registered_files.apply(record, registered_files.plan(record, drafts), {}, refuse)
     assert first.read_text() == "one\n"
     assert not second.parent.exists()
     assert os.listdir(tmp_path / "runtimes") == []
@@ -149,10 +149,10 @@ def test_a_toml_file_edited_since_loses_only_our_part(tmp_path: Path) -> None:
     record = Record(str(tmp_path / "runtimes/x.json"))
     text = toml_text.assign(path.read_text(), ("a", "x"), "new", "f")
     draft = Draft(str(path), toml_text.append(text, "[b]\n"), TOML, assigned=(Assignment(("a", "x"), "new", "old"),))
-    edits.apply(record, edits.plan(record, [draft]), {}, lambda: None)
+    registered_files.apply(record, registered_files.plan(record, [draft]), {}, lambda: None)
     path.write_text("# added\n" + path.read_text() + "[c]\ny = 1\n")
     record = Record.read(str(tmp_path), "x")
-    edits.apply(record, edits.plan(record, []), {}, lambda: None)
+    registered_files.apply(record, registered_files.plan(record, []), {}, lambda: None)
     assert path.read_text() == "# added\nversion = 2\n[a]\nx = 'old' # why\n[c]\ny = 1\n"
 
 
@@ -188,30 +188,30 @@ def draft(path: Path) -> Draft:
     changed = toml_text.assign(text, ("imports",), ["/x/*.toml"], "f")
     if "a" in text:
         keys = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "a")
-        before = nested.look_up(toml_text.parse(text, "f"), keys)
+        before = nested_values.look_up(toml_text.parse(text, "f"), keys)
         if before is not None:
             assigned.append(Assignment(keys, "new", before))
             changed = toml_text.assign(changed, keys, "new", "f")
     return Draft(str(path), toml_text.append(changed, "[b]\nz = 1\n"), TOML, assigned=tuple(assigned))
 
 
-def write(path: Path) -> list[edits.Edit]:
+def write(path: Path) -> list[registered_files.Edit]:
     record = Record.read(str(path.parent), "x")
-    planned = edits.plan(record, [draft(path)])
-    edits.apply(record, planned, {}, lambda: None)
+    planned = registered_files.plan(record, [draft(path)])
+    registered_files.apply(record, planned, {}, lambda: None)
     return planned
 
 
 def undo(path: Path) -> None:
     record = Record.read(str(path.parent), "x")
-    edits.apply(record, edits.plan(record, []), {}, lambda: None)
+    registered_files.apply(record, registered_files.plan(record, []), {}, lambda: None)
 
 
 @pytest.mark.parametrize("text", FOREIGN.values(), ids=list(FOREIGN))
 def test_the_undo_to_the_byte_of_files_with_odd_forms(toml: Path, text: str) -> None:
     toml.write_bytes(text.encode())
     write(toml)
-    assert not any(edit.changes() for edit in edits.plan(Record.read(str(toml.parent), "x"), [draft(toml)]))
+    assert not any(edit.changes() for edit in registered_files.plan(Record.read(str(toml.parent), "x"), [draft(toml)]))
     undo(toml)
     assert toml.read_bytes() == text.encode()
 
@@ -225,7 +225,7 @@ def test_what_others_wrote_above_or_below_is_no_reason_to_write_and_stays(toml: 
     end = "\r\n" if "\r\n" in text else "\n"
     added = f"# mine{end}" if place == "above" else f"[debug]{end}  level = 'info'{end}"
     toml.write_bytes((added + now if place == "above" else now + ("" if now.endswith("\n") else end) + added).encode())
-    assert not any(edit.changes() for edit in edits.plan(Record.read(str(toml.parent), "x"), [draft(toml)]))
+    assert not any(edit.changes() for edit in registered_files.plan(Record.read(str(toml.parent), "x"), [draft(toml)]))
     undo(toml)
     ended = text if text.endswith("\n") else text + end
     assert toml.read_bytes().decode() == (added + ended if place == "above" else ended + added)
@@ -239,7 +239,7 @@ def test_whenever_it_is_killed_the_undo_leads_back(tmp_path: Path, step: int, mo
     (node / "a").write_text("one\n")
     record = Record.read(str(node), "x")
     drafts = [Draft(f"{node}/a", "one\ntwo\n", TOML), Draft(f"{node}/new/b", "three\n", OWN)]
-    real, calls = edits._put, []
+    real, calls = registered_files._put, []
 
     def put(*arguments: object) -> None:
         if len(calls) == step:
@@ -247,15 +247,18 @@ def test_whenever_it_is_killed_the_undo_leads_back(tmp_path: Path, step: int, mo
         calls.append(arguments)
         real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(edits, "_put", put)
-    edits.apply(
-        record, edits.plan(record, drafts), {}, lambda: None if step < 2 else put(f"{node}/a", "one\ntwo\n", None)
+    monkeypatch.setattr(registered_files, "_put", put)
+    registered_files.apply(
+        record,
+        registered_files.plan(record, drafts),
+        {},
+        lambda: None if step < 2 else put(f"{node}/a", "one\ntwo\n", None),
     )
-    monkeypatch.setattr(edits, "_put", real)
+    monkeypatch.setattr(registered_files, "_put", real)
     for path in (killed / "runtimes").iterdir():
         path.write_text(path.read_text().replace(str(node), str(killed)))
     record = Record.read(str(killed), "x")
-    edits.apply(record, edits.plan(record, []), {}, lambda: None)
+    registered_files.apply(record, registered_files.plan(record, []), {}, lambda: None)
     assert (killed / "a").read_text() == "one\n"
     assert sorted(path.name for path in killed.rglob("*")) == ["a", "runtimes"]
 
@@ -267,17 +270,17 @@ def test_a_file_system_that_is_read_only(tmp_path: Path, monkeypatch: pytest.Mon
     second.write_text("two\n")
     (tmp_path / "runtimes").mkdir()
     record = Record.read(str(tmp_path), "x")
-    real = edits.records.write_bytes
+    real = registered_files.records.write_bytes
 
     def refuse(path: str, data: bytes, *rest: object, **words: object) -> None:
         if os.path.basename(path) == "read-only":
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
         real(path, data, *rest, **words)
 
-    monkeypatch.setattr(edits.records, "write_bytes", refuse)
+    monkeypatch.setattr(registered_files.records, "write_bytes", refuse)
     drafts = [Draft(str(first), "1\n", OWN), Draft(str(second), "2\n", OWN)]
     line = f"^{second}: expected a file to write, found Read-only file system; all files are as they were$"
     with pytest.raises(VgpuError, match=line):
-        edits.apply(record, edits.plan(record, drafts), {}, lambda: None)
+        registered_files.apply(record, registered_files.plan(record, drafts), {}, lambda: None)
     assert (first.read_text(), second.read_text()) == ("one\n", "two\n")
     assert os.listdir(tmp_path / "runtimes") == []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from vgpu.config import cdi as device
+from vgpu.config import cdi_device as device
 from vgpu.node.doctor import runtimes
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Finding
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from vgpu.config.dialects import registration
 from vgpu.hook.placement.placement import Commitment, NoFit, place
-from vgpu.plugin.scheduler import answers
+from vgpu.plugin.scheduler import node_answers
 from vgpu.plugin.scheduler.decide import decide, requests_of, short
 from vgpu.plugin.scheduler.demand import Demand, parse
 from vgpu.plugin.scheduler.rank import rank
@@ -52,7 +52,7 @@ def test_every_kept_answer_is_that_of_the_node_now() -> None:
 
 def test_nodes_that_differ_only_in_names_are_asked_once(monkeypatch) -> None:
     calls = []
-    monkeypatch.setattr(answers, "decide", lambda *given: calls.append(given) or decide(*given))
+    monkeypatch.setattr(node_answers, "decide", lambda *given: calls.append(given) or decide(*given))
     site = Site(*(node_object(f"n{at}", make_cards(f"n{at}", 4)) for at in range(50)), bind=True)
     asked = demands()[1]
     assert len(site.service.answers.to(asked, site.names())) == 50
@@ -68,7 +68,7 @@ def test_old_demands_are_forgotten() -> None:
         assert pod is not None
         assert pod.demand is not None
         site.service.answers.to(pod.demand, ["n"])
-    assert len(site.service.answers._asked) == answers.MAX_DEMANDS
+    assert len(site.service.answers._asked) == node_answers.MAX_DEMANDS
 
 
 #: What changes on a node: its health, its cards, what it says that it holds, or its policy.

@@ -26,8 +26,17 @@ from vgpu.config import paths, standalone
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.request import PREFIX, REQUEST
 from vgpu.config.settings import Settings
-from vgpu.node.runtimes import base_spec, containerd, docker, edits, json_text, nested, registry, toml_text
-from vgpu.node.runtimes.edits import Record
+from vgpu.node.runtimes import (
+    base_spec,
+    containerd,
+    docker,
+    json_text,
+    nested_values,
+    registered_files,
+    registry,
+    toml_text,
+)
+from vgpu.node.runtimes.registered_files import Record
 from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, Wish
 
 PROVEN, WRONG, UNPROVEN = "proven", "wrong", "not proven"
@@ -169,7 +178,7 @@ def _log(site: Site) -> list[dict[str, Any]]:
     lines: list[str] = []
     log = paths.hook_log(site.node.run_dir)
     for path in (f"{log}.1", log):
-        lines += (edits.read(path) or "").splitlines()
+        lines += (registered_files.read(path) or "").splitlines()
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
@@ -252,7 +261,7 @@ def _docker(proof: Proof, site: Site) -> Iterator[Command | None]:
 
 def _host(path: str) -> list[str]:
     """The client's option for a socket that daemon.json names. Another form, such as fd://, is for dockerd alone."""
-    hosts = json_text.parse(edits.read(edits.followed(path)) or "{}", path).get("hosts")
+    hosts = json_text.parse(registered_files.read(registered_files.followed(path)) or "{}", path).get("hosts")
     sockets = [one for one in (hosts if isinstance(hosts, list) else []) if str(one).startswith("unix://")]
     return ["--host", sockets[0]] if sockets else []
 
@@ -261,7 +270,7 @@ def _host(path: str) -> list[str]:
 def _containerd(proof: Proof, site: Site) -> Iterator[Command | None]:
     path = site.wish.config or containerd.place()
     dump = {} if path.endswith(".tmpl") else _dump(path)
-    address = str(nested.look_up(dump, ("grpc", "address")) or "/run/containerd/containerd.sock")
+    address = str(nested_values.look_up(dump, ("grpc", "address")) or "/run/containerd/containerd.sock")
     since = _daemon_start(address)
     if not shutil.which("ctr") or since is None or path.endswith(".tmpl"):
         proof.add(WARNING, f"no containerd answers on {address}: no container was started")
@@ -317,7 +326,7 @@ def _handler(site: Site, dump: dict[str, Any]) -> tuple[dict[str, Any], list[str
 def _spec(site: Site, handler: dict[str, Any], name: str, share: bool) -> str:
     """A specification for ctr: the handler's base specification, or ctr's own."""
     base = handler.get("base_runtime_spec")
-    spec = json.loads((edits.read(str(base)) if base else base_spec.default()) or "{}")
+    spec = json.loads((registered_files.read(str(base)) if base else base_spec.default()) or "{}")
     spec["root"] = {"path": site.rootfs}
     spec["process"].update(args=PROGRAM, terminal=False, cwd="/")
     spec["linux"]["cgroupsPath"] = f"/{name}"  # runc removes it, but no parent

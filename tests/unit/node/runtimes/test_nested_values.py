@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vgpu.node.runtimes.nested import look_up
+from vgpu.node.runtimes.nested_values import look_up
 
 DOCUMENT = {"a": {"b": {"c": 1}, "none": None}, "list": [{"b": 2}]}
 

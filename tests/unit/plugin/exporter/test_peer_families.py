@@ -9,7 +9,7 @@ import round_records
 from prometheus_client.parser import text_string_to_metric_families
 from round_records import GIB, container, share, uuid_of
 
-from vgpu.plugin.exporter import compat
+from vgpu.plugin.exporter import peer_families
 from vgpu.plugin.exporter.exposition import text_of
 from vgpu.plugin.exporter.snapshot import of_record
 
@@ -19,7 +19,7 @@ USED = 2 * GIB + GIB // 4  # held 2 GiB, of which the driver's half; the host fo
 def exported(project: str, **changes: Any) -> dict[str, list[tuple[dict[str, str], float]]]:
     made = round_records.record(cards=2, containers=0)
     made["containers"] = [container(0, [share(0, **changes), share(1, **changes)])]
-    text = text_of(compat.of_snapshot(of_record(made), [project])).decode()
+    text = text_of(peer_families.of_snapshot(of_record(made), [project])).decode()
     return {
         family.name: [(sample.labels, sample.value) for sample in family.samples]
         for family in text_string_to_metric_families(text)
@@ -62,6 +62,6 @@ def test_gpu_fractioning_counts_by_pod() -> None:
     assert found["gpu_sharing_gpu_sm_utilization_percent_normalized"][0] == (at, 88)
 
 
-@pytest.mark.parametrize("project", compat.PROJECTS)
+@pytest.mark.parametrize("project", peer_families.PROJECTS)
 def test_a_container_that_reports_nothing_stops_no_other_figure(project: str) -> None:
     assert exported(project, reported=None, cores_seen=None, cores_used=None, cores=None)

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from checkout import CHECKOUT
 
-from vgpu.config import cdi as device
-from vgpu.node.runtimes import base_spec, cdi, registry
+from vgpu.config import cdi_device as device
+from vgpu.node.runtimes import base_spec, cdi_spec, registry
 from vgpu.node.runtimes.registration import Wish
 
 
 def test_the_specification_is_the_one_of_the_package() -> None:
     """packaging/cdi has the same, for administrators who copy it by hand."""
-    assert cdi.text(Wish()) == (CHECKOUT / "packaging/cdi" / cdi.FILE).read_text()
+    assert cdi_spec.text(Wish()) == (CHECKOUT / "packaging/cdi" / cdi_spec.FILE).read_text()
 
 
 def test_its_device_adds_the_hook_and_nothing_else() -> None:
     """So a tenant who names the device gets nothing: the container's grants decide."""
     wish = Wish(programs="/opt/bin", settings="/opt/config.json")
-    specification = json.loads(cdi.text(wish))
+    specification = json.loads(cdi_spec.text(wish))
     (one,) = specification["devices"]
     assert f"{specification['kind']}={one['name']}" == device.DEVICE
     assert list(one["containerEdits"]) == ["hooks"]
@@ -32,14 +32,14 @@ def test_its_device_adds_the_hook_and_nothing_else() -> None:
 
 def test_it_is_written_and_removed_with_its_directory(tmp_path: Path, wish: Wish) -> None:
     wish = replace(wish, config=str(tmp_path / "etc/cdi"))
-    registry.configure(cdi.NAME, wish).execute()
-    path = tmp_path / "etc/cdi" / cdi.FILE
-    assert (path.read_text(), path.stat().st_mode & 0o777) == (cdi.text(wish), 0o644)
-    assert not registry.configure(cdi.NAME, wish).changes()
-    registry.unconfigure(cdi.NAME, wish.state_dir).execute()
+    registry.configure(cdi_spec.NAME, wish).execute()
+    path = tmp_path / "etc/cdi" / cdi_spec.FILE
+    assert (path.read_text(), path.stat().st_mode & 0o777) == (cdi_spec.text(wish), 0o644)
+    assert not registry.configure(cdi_spec.NAME, wish).changes()
+    registry.unconfigure(cdi_spec.NAME, wish.state_dir).execute()
     assert not path.parent.exists()
 
 
 def test_no_directory_is_the_usual_one(wish: Wish) -> None:
-    change = registry.configure(cdi.NAME, replace(wish, config=""))
+    change = registry.configure(cdi_spec.NAME, replace(wish, config=""))
     assert [edit.path for edit in change.edits] == ["/etc/cdi/vgpu.json"]

@@ -15,10 +15,10 @@ from pytest_subprocess import FakeProcess
 from vgpu.config import standalone
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.node.runtimes import proof
-from vgpu.node.runtimes.edits import Record
-from vgpu.node.runtimes.proof import FAILURE, OK, PROVEN, UNPROVEN, WARNING, WRONG, Proof, Site
+from vgpu.node.runtimes import verify
+from vgpu.node.runtimes.registered_files import Record
 from vgpu.node.runtimes.registration import Wish
+from vgpu.node.runtimes.verify import FAILURE, OK, PROVEN, UNPROVEN, WARNING, WRONG, Proof, Site
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_result(statuses: tuple[str, ...], result: str) -> None:
 )
 def test_the_socket_of_dockers_client(tmp_path: Path, hosts: object, options: list[str]) -> None:
     path = tmp_path / "daemon.json"
-    assert proof._host(str(path)) == []
+    assert verify._host(str(path)) == []
     path.write_text(json.dumps({"hosts": hosts}))
-    assert proof._host(str(path)) == options
+    assert verify._host(str(path)) == options
 
 
 OPEN = Settings({"standalone.requests": "annotations", "standalone.key": "/nowhere"})
@@ -83,16 +83,16 @@ def site(wish: Wish, tmp_path: Path) -> Site:
 def test_a_specification_of_the_handlers_base(site: Site, tmp_path: Path, share: bool) -> None:
     base = {"ociVersion": "1.0.2", "process": {"env": ["A=b"]}, "linux": {}, "hooks": {"poststop": [{"path": "/x"}]}}
     (tmp_path / "base.json").write_text(json.dumps(base))
-    path = proof._spec(site, {"base_runtime_spec": str(tmp_path / "base.json")}, "name", share)
+    path = verify._spec(site, {"base_runtime_spec": str(tmp_path / "base.json")}, "name", share)
     made: dict[str, Any] = json.loads(Path(path).read_text())
     assert made["hooks"] == base["hooks"]
-    assert made["process"] == {"env": ["A=b"], "args": proof.PROGRAM, "terminal": False, "cwd": "/"}
+    assert made["process"] == {"env": ["A=b"], "args": verify.PROGRAM, "terminal": False, "cwd": "/"}
     assert made["annotations"] == (SHARE if share else {})
 
 
 def test_the_root_file_system_has_one_program(site: Site) -> None:
     Path(site.wish.hook).write_text("program")
-    proof._make_rootfs(site)
+    verify._make_rootfs(site)
     files = [name for _, _, names in os.walk(site.rootfs) for name in names]
     assert files == ["vgpu-hook"]
 
@@ -100,7 +100,7 @@ def test_the_root_file_system_has_one_program(site: Site) -> None:
 def test_the_wish_comes_back_from_its_record(wish: Wish) -> None:
     wish = replace(wish, mode="default", name="x", share=(("cores", "1"),), settings="/s.json", standalone="any")
     options = json.loads(json.dumps(wish.options()))
-    assert proof.wish_of(Record("", [], options), wish.state_dir, "/other.json") == wish
+    assert verify.wish_of(Record("", [], options), wish.state_dir, "/other.json") == wish
 
 
 OLD = """TYPE                  ID       PLATFORMS      STATUS
@@ -111,22 +111,22 @@ io.containerd.cri.v1            runtime  linux/amd64    {new}
 
 
 def test_a_cri_plugin_that_did_not_start_is_found() -> None:
-    assert proof.failed_cri_plugins(OLD.format(old="ok", new="ok")) == []
-    assert proof.failed_cri_plugins(OLD.format(old="error", new="ok")) == ["io.containerd.grpc.v1.cri"]
-    assert proof.failed_cri_plugins(OLD.format(old="ok", new="error")) == ["io.containerd.cri.v1.runtime"]
-    assert proof.failed_cri_plugins("") == []
+    assert verify.failed_cri_plugins(OLD.format(old="ok", new="ok")) == []
+    assert verify.failed_cri_plugins(OLD.format(old="error", new="ok")) == ["io.containerd.grpc.v1.cri"]
+    assert verify.failed_cri_plugins(OLD.format(old="ok", new="error")) == ["io.containerd.cri.v1.runtime"]
+    assert verify.failed_cri_plugins("") == []
 
 
 # The clients' commands
 
 
 def test_podmans_commands(site: Site, fp: FakeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(verify.shutil, "which", lambda name: f"/usr/bin/{name}")
     begin = ["podman", "run", "--rm", "--network=none"]
-    end = ["--rootfs", site.rootfs, *proof.PROGRAM]
+    end = ["--rootfs", site.rootfs, *verify.PROGRAM]
     fp.register([*begin, *end])
     fp.register([*begin, "--annotation=vgpu.io/cores=1", "--annotation=vgpu.io/memory=64Mi", *end], returncode=126)
-    with proof._podman(Proof(), site) as command:
+    with verify._podman(Proof(), site) as command:
         assert command is not None
         assert [command(share).returncode for share in (False, True)] == [0, 126]
 
@@ -143,14 +143,14 @@ BinaryName = "/usr/bin/vgpu-runtime"
 
 def test_containerds_commands(site: Site, fp: FakeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first container runs by the handler's program; the second one hangs, and nothing of it is left."""
-    monkeypatch.setattr(proof.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(proof, "_daemon_start", lambda address: 1.0 if address == "/run/other.sock" else None)
+    monkeypatch.setattr(verify.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(verify, "_daemon_start", lambda address: 1.0 if address == "/run/other.sock" else None)
     spec = {"ociVersion": "1.0.2", "process": {}, "root": {}, "mounts": [], "linux": {}}
     names = [f"vgpu-check-{os.getpid()}-{kind}" for kind in ("plain", "share")]
     client = ["ctr", "--address", "/run/other.sock", "--namespace", "vgpu-check"]
 
     def hang(_: object) -> None:
-        raise subprocess.TimeoutExpired(client, proof.TIMEOUT)
+        raise subprocess.TimeoutExpired(client, verify.TIMEOUT)
 
     def started(name: str) -> list[str]:
         options = ["--runc-binary", "/usr/bin/vgpu-runtime", "--config", f"{site.directory}/{name}.json"]
@@ -169,21 +169,21 @@ def test_containerds_commands(site: Site, fp: FakeProcess, monkeypatch: pytest.M
     for words in (*cleared, ["namespaces", "remove", "vgpu-check"]):
         fp.register([*client, *words])
     found = Proof()
-    with proof._containerd(found, site) as command:
+    with verify._containerd(found, site) as command:
         assert command is not None
-        assert [command(share).returncode for share in (False, True)] == [0, proof.TIMED_OUT]
+        assert [command(share).returncode for share in (False, True)] == [0, verify.TIMED_OUT]
     assert [status for status, _ in found.steps] == [FAILURE], "the CRI plugin that did not start"
     for words in cleared:
         assert fp.call_count([*client, *words]) == 1
 
 
 def test_a_docker_that_imports_nothing(site: Site, fp: FakeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(verify.shutil, "which", lambda name: f"/usr/bin/{name}")
     os.makedirs(site.rootfs)
     archive = f"{site.directory}/rootfs.tar"
     fp.register(["docker", "version"])
     fp.register(["docker", "import", archive, fp.any()], returncode=1, stderr="Error: no space left on device\n")
     found = Proof()
-    with proof._docker(found, site) as command:
+    with verify._docker(found, site) as command:
         assert command is None
     assert found.steps == [(WARNING, "docker import gives no image: Error: no space left on device")]

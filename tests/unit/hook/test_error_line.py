@@ -8,7 +8,7 @@ import os
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import unexpected
+from vgpu.hook import error_line
 
 BY_CALL = OSError(errno.ELOOP, f'openat2(5, "etc/x"): {os.strerror(errno.ELOOP)}')
 
@@ -34,7 +34,7 @@ BY_CALL = OSError(errno.ELOOP, f'openat2(5, "etc/x"): {os.strerror(errno.ELOOP)}
         ),
         (
             OSError(errno.EXDEV, os.strerror(errno.EXDEV), "a\nb", None, "c"),
-            f"s: a\\x0ab -> c: expected no error, found {os.strerror(errno.EXDEV)} (EXDEV); {unexpected._MORE}",
+            f"s: a\\x0ab -> c: expected no error, found {os.strerror(errno.EXDEV)} (EXDEV); {error_line._MORE}",
         ),
         (KeyboardInterrupt(), "s: vgpu-hook: expected to finish, found the signal SIGINT; start the container again"),
         (
@@ -44,18 +44,18 @@ BY_CALL = OSError(errno.ELOOP, f'openat2(5, "etc/x"): {os.strerror(errno.ELOOP)}
         ),
         (
             ValueError("a\nb"),
-            f"s: vgpu-hook: expected the step s to end, found ValueError: a\\x0ab; {unexpected._MORE}",
+            f"s: vgpu-hook: expected the step s to end, found ValueError: a\\x0ab; {error_line._MORE}",
         ),
-        (OSError("odd"), f"s: vgpu-hook: expected the step s to end, found OSError: odd; {unexpected._MORE}"),
+        (OSError("odd"), f"s: vgpu-hook: expected the step s to end, found OSError: odd; {error_line._MORE}"),
     ],
 )
 def test_line(error: BaseException, line: str) -> None:
-    assert unexpected.line("s", error) == line
+    assert error_line.line("s", error) == line
 
 
 @pytest.mark.parametrize("number", sorted(errno.errorcode))
 def test_each_error_of_the_kernel_is_one_line_with_its_name(number: int) -> None:
-    line = unexpected.line("step", OSError(number, os.strerror(number), "/x"))
+    line = error_line.line("step", OSError(number, os.strerror(number), "/x"))
     assert line.startswith("step: /x: expected no error, found ")
     assert f"({errno.errorcode[number]}); " in line
     assert line.isprintable()
@@ -67,4 +67,4 @@ def test_a_bug_names_the_function() -> None:
 
     with pytest.raises(KeyError) as raised:
         broken()
-    assert "found KeyError: 'x' in broken, line " in unexpected.line("step", raised.value)
+    assert "found KeyError: 'x' in broken, line " in error_line.line("step", raised.value)

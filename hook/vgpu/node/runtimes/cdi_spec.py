@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from vgpu.config import cdi
+from vgpu.config import cdi_device
 from vgpu.node.runtimes import base_spec
-from vgpu.node.runtimes.edits import OWN, Draft, Record
+from vgpu.node.runtimes.registered_files import OWN, Draft, Record
 from vgpu.node.runtimes.registration import Registration, Wish
 
 NAME = "cdi"  #: in the records of what was written, beside the names of runtimes
@@ -23,7 +23,7 @@ NOTES = (
     "containerd 1.7 needs enable_cdi = true in its CRI plugin's section; 2.x has CDI on, and 1.6 has none",
     "kubelet's containers: set plugin.cdi: true in /etc/vgpu/config.yaml and run vgpuctl config apply",
 )
-APPLIES = f"containers for which the CDI device {cdi.DEVICE} is asked, created from now on"
+APPLIES = f"containers for which the CDI device {cdi_device.DEVICE} is asked, created from now on"
 
 
 def registration(wish: Wish, record: Record) -> Registration:
@@ -33,5 +33,5 @@ def registration(wish: Wish, record: Record) -> Registration:
 
 def text(wish: Wish) -> str:
     hooks = [{"hookName": stage, **base_spec.hook(wish, stage)} for stage in base_spec.STAGES]
-    device: dict[str, Any] = {"name": cdi.NAME, "containerEdits": {"hooks": hooks}}
-    return json.dumps({"cdiVersion": VERSION, "kind": cdi.KIND, "devices": [device]}, indent=2) + "\n"
+    device: dict[str, Any] = {"name": cdi_device.NAME, "containerEdits": {"hooks": hooks}}
+    return json.dumps({"cdiVersion": VERSION, "kind": cdi_device.KIND, "devices": [device]}, indent=2) + "\n"

@@ -11,15 +11,15 @@ from types import ModuleType
 
 import pytest
 
-from vgpu.hook.linux import bpf, foreign, syscalls
+from vgpu.hook.linux import bpf, libc, syscalls
 
 TYPES = ["c_char", "c_char_p", "c_int", "c_long", "c_ulong", "c_uint8", "c_uint32", "c_uint64"]
 
 
 @pytest.mark.parametrize("name", TYPES)
 def test_a_type_is_that_of_ctypes(name: str) -> None:
-    ours, theirs = getattr(foreign, name), getattr(ctypes, name)
-    assert foreign.sizeof(ours) == ctypes.sizeof(theirs)
+    ours, theirs = getattr(libc, name), getattr(ctypes, name)
+    assert libc.sizeof(ours) == ctypes.sizeof(theirs)
     if name not in ("c_char", "c_char_p"):
         assert ours(-1).value == theirs(-1).value
 
@@ -35,20 +35,20 @@ def test_a_type_is_that_of_ctypes(name: str) -> None:
     ],
 )
 def test_a_structure_has_the_size_of_the_kernels(structure: type, size: int) -> None:
-    assert foreign.sizeof(structure) == size
+    assert libc.sizeof(structure) == size
 
 
 @pytest.fixture(params=["dlsym of _ctypes", "only ctypes"])
 def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module, and as it is on a Python whose C half lacks a name."""
     if request.param != "only ctypes":
-        return foreign
+        return libc
     monkeypatch.delattr(_ctypes, "dlsym")
-    spec = importlib.util.spec_from_file_location("foreign_without_c_half", foreign.__file__)
+    spec = importlib.util.spec_from_file_location("foreign_without_c_half", libc.__file__)
     assert spec and spec.loader
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
-    assert (made.HAS_C_HALF, foreign.HAS_C_HALF) == (False, True)
+    assert (made.HAS_C_HALF, libc.HAS_C_HALF) == (False, True)
     return made
 
 
@@ -73,4 +73,4 @@ def test_a_function_that_the_library_lacks_is_an_error(module: ModuleType) -> No
 
 def test_a_buffer_holds_its_bytes() -> None:
     content = bytes(range(256))
-    assert bytes(foreign.buffer(content)) == content
+    assert bytes(libc.buffer(content)) == content
