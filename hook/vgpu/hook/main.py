@@ -15,7 +15,7 @@ import os
 import sys
 import time
 
-from vgpu.config import context_sizes, paths, standalone
+from vgpu.config import context_sizes, paths
 from vgpu.config import inventory as inventories
 from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError, escaped
@@ -32,9 +32,9 @@ from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux import cgroup, procfs, staleness
 from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.hook.placement.allocation import Allocation
-from vgpu.hook.request import authorization, ignored_annotations, oci_state
-from vgpu.hook.request.authorization import ANY, KEY, CommandLine
-from vgpu.hook.request.identity import Identity, identify, in_kubepods
+from vgpu.hook.request import authorization, oci_state
+from vgpu.hook.request.authorization import ANY, KEY, CommandLine, Nothing
+from vgpu.hook.request.identity import Identity
 from vgpu.hook.request.oci_state import Container
 from vgpu.hook.request.resolve_grants import WantedGrants
 
@@ -92,7 +92,6 @@ class Hook:
         "name",
         "proc",
         "run_dir",
-        "settings",
         "started",
         "steps",
     )
@@ -102,7 +101,6 @@ class Hook:
         self.config_path = arguments.config
         self.dry_run = arguments.dry_run
         self.proc = proc
-        self.settings: Settings | None = None
         self.run_dir = ""
         self.name = ""
         self.steps = [("state", time.monotonic())]
@@ -124,72 +122,46 @@ class Hook:
             return []
         self.step = "identity"
         cgroups = cgroup.paths_of(container.pid, self.proc) if container.pid else []
-        identity, wanted, notes = self._wanted(container, cgroups)
-        if wanted is None:
-            return self._ignored(container) if identity.kubernetes and not identity.sandbox else []
+        source = authorization.source_of(container, cgroups, self.command_line)
+        identity, self.name = source.identity, source.identity.name
+        if isinstance(source, Nothing):
+            return self._in_vain(source)
         self.step = "authorization"
-        authorization.refuse_rootless(self.proc)
-        node = self._node()
-        authorization.refuse_standalone(identity, node.settings)
+        authorization.refuse_rootless(self.proc)  # such a process may read neither the settings nor the key
+        settings = self._settings()
+        self.step = "identity"
+        wanted, notes = source.request(settings)
+        if wanted is None:
+            return []
+        node = self._node(settings)
+        authorization.refuse_standalone(identity, settings)
         self.step = "allocation"
         if isinstance(wanted, WantedGrants) and identity.holder:
             # Imported here because a container outside Kubernetes has no record, and no scheduler's choice.
             from vgpu.hook.request import pod_record  # noqa: PLC0415
 
-            wanted, notes = pod_record.complete(wanted, identity.holder, container.annotations, node.settings)
+            wanted, notes = pod_record.complete(wanted, identity.holder, container.annotations, settings)
         if self.dry_run:
             return [*self._explain(container, node.ledger.place(wanted, identity.holder, container.id), node), *notes]
         return [*self._run(container, identity, wanted, node), *notes]
 
-    def _wanted(
-        self, container: Container, cgroups: list[str]
-    ) -> tuple[Identity, Request | WantedGrants | None, list[str]]:
-        """Who asks, for what, and notes for the log. The kernel's cgroup path makes a container one of Kubernetes.
-        Outside of it, a request with the node's key makes it a standalone one, whatever its other annotations say.
-        """
-        annotations, inside = container.annotations, in_kubepods(cgroups)
-        if not inside and standalone.asks(annotations):
-            wanted = authorization.by_key(container, self._settings_of_root())
-            return Identity(None), wanted, ignored_annotations.beside_authority(annotations)
-        identity = identify(cgroups, annotations)
-        self.name = identity.name
-        if identity.kubernetes and (inside or not self.command_line.annotations or authorization.has_grants(container)):
-            return identity, authorization.in_pod(container, identity), []
-        if self.command_line.annotations:
-            wanted = authorization.by_command_line(container, self.command_line, self._settings_of_root())
-            return Identity(None), wanted, ignored_annotations.standalone(annotations, wanted)
-        if not authorization.asks_by_annotation(annotations):
-            return identity, None, []
-        plain = authorization.by_annotations(container, self.command_line, self._settings_of_root())
-        return identity, plain, ignored_annotations.standalone(annotations, plain) if plain else []
-
-    def _ignored(self, container: Container) -> list[str]:
-        """Notes on a container of a pod that gets no card. Settings that cannot be read stop no such container."""
-        notes = ignored_annotations.in_pod(container.annotations)
-        if notes:
+    def _in_vain(self, source: Nothing) -> list[str]:
+        """Notes on a container that gets no card. Settings that cannot be read stop no such container."""
+        if source.notes:
             try:
                 self._settings()
             except VgpuError:
                 return []
-        return notes
-
-    def _settings_of_root(self) -> Settings:
-        """The node's settings, for a process that is root's: another one may read neither them nor the key."""
-        step, self.step = self.step, "authorization"
-        authorization.refuse_rootless(self.proc)
-        self.step = step
-        return self._settings()
+        return source.notes
 
     def _settings(self) -> Settings:
-        """The node's settings, read once."""
-        if self.settings is None:
-            step, self.step = self.step, "configuration"
-            self.settings = node_settings.read(self.config_path)
-            self.run_dir, self.step = self.settings.run_dir, step
-        return self.settings
+        """The node's settings; the log has its place from them."""
+        self.step = "configuration"
+        settings = node_settings.read(self.config_path)
+        self.run_dir = settings.run_dir
+        return settings
 
-    def _node(self) -> Node:
-        settings = self._settings()
+    def _node(self, settings: Settings) -> Node:
         self.step = "inventory"
         inventory = inventories.read(settings.run_dir)
         staleness.check(inventory, settings.text("driver.proc_root"))
@@ -268,7 +240,7 @@ class Hook:
         if not allocation.exclusive:
             limiter, notes = limiter_files.choose(inventory, settings.text("paths.libvcuda"))
         planned_container = PlannedContainer(
-            allocation, capabilities, inspection, paths.limits(settings.run_dir, container.id),
+            allocation, capabilities, nodes, inspection, paths.limits(settings.run_dir, container.id),
             paths.core_schedules(settings.run_dir, container.id), paths.presence(settings.run_dir),
             limiter,
         )  # fmt: skip

@@ -22,8 +22,7 @@ from vgpu.hook import main as hook_main
 from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.main import Hook, parse
 from vgpu.hook.request import authorization, ignored_annotations
-from vgpu.hook.request.authorization import CommandLine
-from vgpu.hook.request.identity import Identity, identify
+from vgpu.hook.request.authorization import CommandLine, Grants, Key, Nothing, Plain
 from vgpu.hook.request.oci_state import Container
 from vgpu.hook.request.resolve_grants import WantedGrants
 
@@ -97,11 +96,10 @@ def container(annotations: dict[str, str] | None = None, env: dict[str, str] | N
 OPEN = Settings({"standalone.requests": "annotations"})
 
 
-def decide(subject: Container, identity: Identity, values: Settings = OPEN) -> Request | WantedGrants | None:
-    """What a container gets that brings no key."""
-    if identity.kubernetes:
-        return authorization.in_pod(subject, identity)
-    return authorization.by_annotations(subject, CommandLine(), values)
+def decide(subject: Container, cgroups: list[str]) -> Request | WantedGrants | None:
+    """What a container gets that brings no key, on a node where annotations count."""
+    source = authorization.source_of(subject, cgroups, CommandLine())
+    return None if isinstance(source, Nothing) else source.request(OPEN)[0]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +137,7 @@ def test_what_a_container_gets(
 ) -> None:
     subject = container(annotations, env)
     assert authorization.asks_for_cards(subject, CommandLine()) is asks
-    found = decide(subject, identify(paths, annotations))
+    found = decide(subject, paths)
     if isinstance(wanted, dict):
         assert isinstance(found, WantedGrants)
         assert found.ids == wanted
@@ -149,6 +147,33 @@ def test_what_a_container_gets(
         assert isinstance(found, wanted)
     if not asks:
         assert found is None
+
+
+PODS = {"io.kubernetes.pod.uid": POD}
+KEYED = {f"vgpu.io/request-{A}": "cores=30"}
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "annotations", "line", "source"),
+    [
+        ([], {**KEYED, **PODS}, {}, Key),
+        ([], {**KEYED, "vgpu.io/grant-cores": A}, STANDALONE, Key),
+        ([KUBEPODS], KEYED, STANDALONE, Nothing),
+        ([KUBEPODS], {**KEYED, "vgpu.io/grant-cores": A}, {}, Grants),
+        ([], {**PODS, "vgpu.io/grant-cores": A}, STANDALONE, Grants),
+        ([], PODS, STANDALONE, Plain),
+        ([], {**PODS, **STANDALONE}, {}, Nothing),
+        ([], {}, STANDALONE, Plain),
+        ([], STANDALONE, {}, Plain),
+    ],
+)
+def test_where_a_request_comes_from(
+    cgroups: list[str], annotations: dict[str, str], line: dict[str, str], source: type
+) -> None:
+    """A grant counts in a pod, a key outside Kubernetes, and the command line where a cgroup says no pod."""
+    found = authorization.source_of(container(annotations), cgroups, CommandLine(line))
+    assert type(found) is source
+    assert found.identity.kubernetes is (source in (Grants, Nothing))
 
 
 @pytest.mark.parametrize(
@@ -166,12 +191,12 @@ def test_a_misspelled_annotation_is_refused_outside_kubernetes(annotations: dict
     subject = container(annotations)
     assert authorization.asks_for_cards(subject, CommandLine())
     with pytest.raises(VgpuError, match=words):
-        decide(subject, Identity(None))
+        decide(subject, [])
 
 
 def test_grants_outside_kubernetes_are_refused() -> None:
     with pytest.raises(VgpuError, match=r"a container of Kubernetes.*vgpuctl request"):
-        decide(container({"vgpu.io/grant-cores": A}), Identity(None))
+        decide(container({"vgpu.io/grant-cores": A}), [])
 
 
 @pytest.mark.parametrize(
@@ -198,7 +223,7 @@ def test_grants_outside_kubernetes_are_refused() -> None:
 )
 def test_absurd_amounts_are_refused(annotations: dict[str, str]) -> None:
     with pytest.raises(VgpuError) as refused:
-        decide(container(annotations), Identity(None))
+        decide(container(annotations), [])
     assert len(str(refused.value)) < 400
 
 

@@ -64,17 +64,20 @@ class Plan:
 
 
 class PlannedContainer:
-    """The container that a plan is for: its allocation, its capabilities, the inspection of its root, and on the host
-    the files of its limits and core schedules and the presence file. `limiter` has the files of libvcuda that are not
-    the packaged ones, by SONAME.
+    """The container that a plan is for: its allocation, its capabilities, its device nodes, the inspection of its root,
+    and on the host the files of its limits and core schedules and the presence file. `limiter` has the files of
+    libvcuda that are not the packaged ones, by SONAME.
     """
 
-    __slots__ = ("allocation", "capabilities", "cards_file", "inspection", "limiter", "limits_file", "presence_file")
+    __slots__ = (
+        "allocation", "capabilities", "cards_file", "devices", "inspection", "limiter", "limits_file", "presence_file",
+    )  # fmt: skip
 
     def __init__(
         self,
         allocation: Allocation,
         capabilities: frozenset[str],
+        devices: tuple[Device, ...],
         inspection: Inspection,
         limits_file: str,
         cards_file: str,
@@ -83,6 +86,7 @@ class PlannedContainer:
     ) -> None:
         self.allocation = allocation
         self.capabilities = capabilities
+        self.devices = devices
         self.inspection = inspection
         self.limits_file = limits_file
         self.cards_file = cards_file
@@ -118,7 +122,6 @@ def make(container: PlannedContainer, inventory: Inventory, settings: Settings, 
     """The plan. `parameters`: the files of the host's /proc/driver/nvidia that the container is to see."""
     libraries = _libraries(container, inventory, settings)
     binaries = _binaries(container, inventory, settings)
-    nodes = devices(inventory, container.allocation, container.capabilities)
     sources = _sources(libraries, container, settings)
     operations: list[Operation] = []
     if not container.allocation.exclusive:
@@ -129,11 +132,11 @@ def make(container: PlannedContainer, inventory: Inventory, settings: Settings, 
     operations.append(_nvidia_dir(libraries, binaries, container.inspection))
     masks, notes = _masks(libraries, sources, container, settings)
     operations += masks
-    operations += _nodes(nodes, container.inspection)
+    operations += _nodes(container.devices, container.inspection)
     operations += _proc(container, parameters, settings)
     loader, loader_notes = _loader(libraries, container.inspection)
     operations += loader
-    return Plan(tuple(operations), nodes, notes + loader_notes)
+    return Plan(tuple(operations), container.devices, notes + loader_notes)
 
 
 def _libraries(container: PlannedContainer, inventory: Inventory, settings: Settings) -> list[Library]:

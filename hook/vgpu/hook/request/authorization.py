@@ -3,8 +3,9 @@
 Belongs here: which annotations and which environment count for whom. In Kubernetes tenants write both, so an amount
 counts only as a grant. Elsewhere an image may bring annotations (podman copies them), so a request counts if its name
 has the node's key, if it stands in the hook's own command line, or if the administrator has opened the node to all
-annotations. Not here: the amounts of grants, and the grammar of requests (vgpu.config.standalone). Everything is pure
-except reading the key and the check that the hook runs as the host's root.
+annotations. `source_of` decides which of these a container has, without the node's settings; the source then makes the
+request with them. Not here: the amounts of grants, and the grammar of requests (vgpu.config.standalone). Everything is
+pure except reading the key and the check that the hook runs as the host's root.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from vgpu.config import grants, request, standalone
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook.request.identity import Identity
+from vgpu.hook.request import ignored_annotations
+from vgpu.hook.request.identity import Identity, identify, in_kubepods
 from vgpu.hook.request.oci_state import Container
 from vgpu.hook.request.resolve_grants import WantedGrants
 
@@ -67,46 +69,107 @@ def has_grants(container: Container) -> bool:
     )
 
 
-def in_pod(container: Container, identity: Identity) -> WantedGrants | None:
-    """The grants of a container of Kubernetes, named by an annotation or the environment; None without any."""
-    annotations = container.annotations
-    annotated = {name: annotations[key] for name, key in grants.ANNOTATIONS.items() if key in annotations}
-    hints = {name: container.env[key] for name, key in grants.ENVIRONMENT.items() if container.env.get(key)}
-    ids = {**hints, **annotated}
-    if not ids:
-        return None
-    if identity.sandbox:
-        raise VgpuError("container type", expected="no sandbox, as the container has a grant", found="sandbox",
-                        do="no sandbox has a grant: find out who wrote one of the two annotations")  # fmt: skip
-    return WantedGrants(ids, request.core_limit_wish(annotations), request.wishes_from(annotations))
+class Nothing:
+    """A container that gets no card. `notes`: what its pod's annotations ask for in vain."""
+
+    __slots__ = ("identity", "notes")
+
+    def __init__(self, identity: Identity, notes: list[str]) -> None:
+        self.identity = identity
+        self.notes = notes
 
 
-def by_key(container: Container, settings: Settings) -> Request:
-    """The request that has the node's key in its name. VgpuError for a wrong key."""
-    text = standalone.with_key(container.annotations, standalone.read_key(settings.text("standalone.key")))
-    if text is None:
-        raise VgpuError(standalone.WHAT, expected="this node's key in its name", found="another one", do=_USE)
-    return standalone.parse(text, container.annotations)
+class Grants:
+    """A container of Kubernetes whose annotations or environment name grants."""
+
+    __slots__ = ("container", "identity")
+
+    def __init__(self, identity: Identity, container: Container) -> None:
+        self.identity = identity
+        self.container = container
+
+    def request(self, _settings: Settings) -> tuple[WantedGrants, list[str]]:
+        """The wanted grants, and notes for the log. VgpuError for a sandbox."""
+        annotations, env = self.container.annotations, self.container.env
+        annotated = {name: annotations[key] for name, key in grants.ANNOTATIONS.items() if key in annotations}
+        hints = {name: env[key] for name, key in grants.ENVIRONMENT.items() if env.get(key)}
+        if self.identity.sandbox:
+            raise VgpuError("container type", expected="no sandbox, as the container has a grant", found="sandbox",
+                            do="no sandbox has a grant: find out who wrote one of the two annotations")  # fmt: skip
+        ids = {**hints, **annotated}
+        return WantedGrants(ids, request.core_limit_wish(annotations), request.wishes_from(annotations)), []
 
 
-def by_command_line(container: Container, command_line: CommandLine, settings: Settings) -> Request:
-    """The request of the command line. Where plain annotations count, the container's own come before it."""
-    own = container.annotations if command_line.allows_any(settings) else {}
-    return request.from_annotations({**command_line.annotations, **own})
+class Key:
+    """A container outside Kubernetes with a request by key, whatever its other annotations say."""
+
+    __slots__ = ("annotations", "identity")
+
+    def __init__(self, annotations: dict[str, str]) -> None:
+        self.identity = Identity(None)
+        self.annotations = annotations
+
+    def request(self, settings: Settings) -> tuple[Request, list[str]]:
+        """The request that has the node's key in its name, and notes. VgpuError for a wrong key."""
+        text = standalone.with_key(self.annotations, standalone.read_key(settings.text("standalone.key")))
+        if text is None:
+            raise VgpuError(standalone.WHAT, expected="this node's key in its name", found="another one", do=_USE)
+        return standalone.parse(text, self.annotations), ignored_annotations.beside_authority(self.annotations)
 
 
-def by_annotations(container: Container, command_line: CommandLine, settings: Settings) -> Request | None:
-    """The request of plain annotations outside Kubernetes; None without any. VgpuError where they do not count."""
-    annotations = container.annotations
-    if not command_line.allows_any(settings):
+class Plain:
+    """A container outside Kubernetes with plain annotations, or on a node whose command line of the hook has some."""
+
+    __slots__ = ("annotations", "command_line", "identity")
+
+    def __init__(self, annotations: dict[str, str], command_line: CommandLine) -> None:
+        self.identity = Identity(None)
+        self.annotations = annotations
+        self.command_line = command_line
+
+    def request(self, settings: Settings) -> tuple[Request | None, list[str]]:
+        """The request, None without any, and notes. The container's own annotations come before the command line's.
+        VgpuError where they do not count.
+        """
+        counts = self.command_line.allows_any(settings)
+        if self.command_line.annotations:
+            own = self.annotations if counts else {}
+            wanted = request.from_annotations({**self.command_line.annotations, **own})
+        else:
+            _refuse(self.annotations, counts)
+            if not request.is_standalone(self.annotations):
+                return None, []
+            wanted = request.from_annotations(self.annotations)
+        return wanted, ignored_annotations.standalone(self.annotations, wanted)
+
+
+def source_of(container: Container, cgroups: list[str], command_line: CommandLine) -> Nothing | Grants | Key | Plain:
+    """Where the request of a container that asks for cards comes from, and whose it is.
+
+    The kernel's cgroup path makes a container one of Kubernetes. Outside of it, a request by key makes it a standalone
+    one. VgpuError where the identity is not clear.
+    """
+    annotations, inside = container.annotations, in_kubepods(cgroups)
+    if not inside and standalone.asks(annotations):
+        return Key(annotations)
+    identity, granted = identify(cgroups, annotations), has_grants(container)
+    if identity.kubernetes and (inside or granted or not command_line.annotations):
+        if granted:
+            return Grants(identity, container)
+        return Nothing(identity, [] if identity.sandbox else ignored_annotations.in_pod(annotations))
+    if command_line.annotations or asks_by_annotation(annotations):
+        return Plain(annotations, command_line)
+    return Nothing(identity, [])
+
+
+def _refuse(annotations: dict[str, str], counts: bool) -> None:
+    """VgpuError for annotations outside Kubernetes that do not count, and for grants."""
+    if not counts:
         _refuse_plain(annotations)
     _refuse_misspelled(annotations)
-    if not request.is_standalone(annotations):
-        if any(key in annotations for key in grants.ANNOTATIONS.values()):
-            raise VgpuError("grants", expected="a container of Kubernetes", found="a standalone one",
-                            do="ask by what vgpuctl request prints")  # fmt: skip
-        return None
-    return request.from_annotations(annotations)
+    if not request.is_standalone(annotations) and any(key in annotations for key in grants.ANNOTATIONS.values()):
+        raise VgpuError("grants", expected="a container of Kubernetes", found="a standalone one",
+                        do="ask by what vgpuctl request prints")  # fmt: skip
 
 
 def _refuse_plain(annotations: dict[str, str]) -> None:

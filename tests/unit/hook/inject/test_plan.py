@@ -106,8 +106,12 @@ def made(
     node_settings = Settings({"paths.libvcuda": "/vcuda", **settings})
     allocation = allocation or share()
     chosen = plan.capabilities(wish, node_settings, allocation.exclusive)
-    container = PlannedContainer(allocation, chosen, inspection or facts(), LIMITS_FILE, CARDS_FILE, PRESENCE_FILE)
-    return plan.make(container, inventory or node(), node_settings, parameters or {})
+    inventory = inventory or node()
+    devices = plan.devices(inventory, allocation, chosen)
+    container = PlannedContainer(
+        allocation, chosen, devices, inspection or facts(), LIMITS_FILE, CARDS_FILE, PRESENCE_FILE
+    )
+    return plan.make(container, inventory, node_settings, parameters or {})
 
 
 def binds(planned: Plan) -> dict[str, str]:
@@ -167,7 +171,7 @@ def test_a_share_gets_a_copy_of_libvcuda_for_this_driver() -> None:
     copy_path = f"/state/vcuda/{VERSION}-ab/libcuda.so.1"
     inspection = facts(copies=("/usr/local/lib/libcuda.so.1",))
     container = PlannedContainer(
-        share(), frozenset(("compute", "utility")), inspection, LIMITS_FILE, CARDS_FILE, PRESENCE_FILE,
+        share(), frozenset(("compute", "utility")), (), inspection, LIMITS_FILE, CARDS_FILE, PRESENCE_FILE,
         {"libcuda.so.1": copy_path},
     )  # fmt: skip
     found = binds(plan.make(container, node(), Settings({"paths.libvcuda": "/vcuda"}), {}))
