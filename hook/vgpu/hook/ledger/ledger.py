@@ -75,6 +75,25 @@ class Start:
         self.cgroup = cgroup
 
 
+class Attempt:
+    """One attempt to claim, as far as somebody needs it later.
+
+    `before`: the container's grants before it claimed them. `abandoned`: claims of hooks that were killed, whose
+    containers are dead. `newest`: the time of the node's newest grant. Of a refused attempt, `ending`: files and
+    directories, and when one of them goes, there may be room; `may_get_room`: kubelet has admitted the start, and the
+    cards would have room without others.
+    """
+
+    __slots__ = ("abandoned", "before", "ending", "may_get_room", "newest")
+
+    def __init__(self) -> None:
+        self.before: list[Grant] = []
+        self.abandoned: list[str] = []
+        self.newest = 0.0
+        self.ending: list[str] = []
+        self.may_get_room = False
+
+
 class Ledger:
     """The ledger of one node. `notes` collects messages about damaged records; `proc` is the root of procfs.
 
@@ -82,13 +101,9 @@ class Ledger:
     """
 
     __slots__ = (
-        "_abandoned",
-        "_before",
+        "_attempt",
         "_clock",
-        "_ending",
         "_foreign",
-        "_may_get_room",
-        "_newest",
         "_sleep",
         "boot_id",
         "cards",
@@ -121,13 +136,7 @@ class Ledger:
         self.virtual_memory = settings.flag("scaling.virtual_memory") and settings.number("scaling.memory") > 1
         self.notes: list[str] = []
         self._foreign: dict[str, list[User]] | None = None
-        self._before: list[Grant] = []  # this container's grants before it claimed them
-        self._abandoned: list[str] = []  # claims of hooks that were killed, whose containers are dead
-        self._newest = 0.0  # the time of the node's newest grant
-        self._ending: list[str] = []  # files and directories: when one of them goes, a refused start may have room
-        self._may_get_room = (
-            False  # a refused start was admitted by kubelet, and the cards would have room without others
-        )
+        self._attempt = Attempt()
         self._clock = clock
         self._sleep = sleep
 
@@ -145,21 +154,21 @@ class Ledger:
                 try:
                     return self._claim(start, wanted)
                 except NoFit:
-                    if not self._may_get_room or (end is not None and self._clock() >= end):
+                    if not self._attempt.may_get_room or (end is not None and self._clock() >= end):
                         raise
             end = self._clock() + PATIENCE if end is None else end
             retry = min(self._clock() + RETRY, end)
-            while self._clock() < retry and all(map(os.path.exists, self._ending)):
+            while self._clock() < retry and all(map(os.path.exists, self._attempt.ending)):
                 self._sleep(PAUSE)
 
     def _claim(self, start: Start, wanted: Request | WantedGrants) -> Allocation | None:
-        self._ending, self._may_get_room, self._abandoned = [], False, []
+        attempt = self._attempt = Attempt()
         container_directory.clear(self.run_dir, self.state_dir)
         if self._holds_already(start):
             return None
-        mine = self._wanted_grants(start, wanted) if isinstance(wanted, WantedGrants) else []
-        self._before = mine
-        resolved = self._resolved(wanted, mine)
+        if isinstance(wanted, WantedGrants):
+            attempt.before = self._wanted_grants(start, wanted)
+        resolved = self._resolved(wanted, attempt.before)
         allocation = self._placed(start, resolved)
         try:
             self._record(start, allocation, resolved.grants, wanted.wishes.priority)
@@ -169,7 +178,7 @@ class Ledger:
         except BaseException:
             self._withdraw(start)
             raise
-        for container in dict.fromkeys(self._abandoned):
+        for container in dict.fromkeys(attempt.abandoned):
             self._end(container)
         return allocation
 
@@ -308,9 +317,9 @@ class Ledger:
                 claimed.update(claim.grants)
                 totals.add_claim(claim)
             elif not claim.ready:
-                self._abandoned.append(claim.container)
+                self._attempt.abandoned.append(claim.container)
         known, damaged = grants.read_all(self.state_dir)
-        self._newest = max((grant.created for grant in known), default=0.0)
+        self._attempt.newest = max((grant.created for grant in known), default=0.0)
         cgroups = PodCgroups(self.boot_id, self.proc)
         open_ones = OpenGrants(known, claimed, own, holder, cgroups, without)
         for note in (*damaged, *open_ones.add_to(totals)):
@@ -428,9 +437,9 @@ class Ledger:
         try:
             return self._allocated(request, totals, bool(mine))
         except NoFit:
-            self._may_get_room = bool(mine) and self._has_room(request, Totals())
+            self._attempt.may_get_room = bool(mine) and self._has_room(request, Totals())
             if open_ones.leaving:
-                self._ending = self._what_ends(request, own, start, open_ones)
+                self._attempt.ending = self._what_ends(request, own, start, open_ones)
             raise
 
     def _has_room(self, request: Request, totals: Totals) -> bool:
@@ -461,7 +470,7 @@ class Ledger:
         uuids = [card.uuid for card in allocation.cards]
         for grant in mine:
             claimed = grants.changed(
-                grant, holder=start.holder, name=start.name, cards=uuids, newest=self._newest,
+                grant, holder=start.holder, name=start.name, cards=uuids, newest=self._attempt.newest,
                 pod_cgroup=pod_cgroups.record_of(start.cgroup), boot_id=self.boot_id,
             )  # fmt: skip
             self._write_grant(claimed)
@@ -493,13 +502,13 @@ class Ledger:
     def _withdraw(self, start: Start) -> None:
         if self._is_anothers(start):
             return
-        for grant in self._before:
+        for grant in self._attempt.before:
             try:
                 if os.path.exists(paths.grant(self.state_dir, grant.id)):  # a deleted grant does not come back
                     self._write_grant(grant)
             except OSError as error:
                 self.notes.append(f"grant {grant.id[:8]}: {error}")  # the grant stays with this container
-        self._before = []
+        self._attempt = Attempt()
         container_directory.clear(self.run_dir, self.state_dir)
         self._end(start.container)
 
