@@ -57,6 +57,7 @@ ELSEWHERE = {
     "node/driver/hide_symbols": "component/node/test_library_copies.py",
     "node/driver/library_copies": "component/node/test_library_copies.py",
     "node/driver/unknown_functions": "component/libvcuda/test_unknown_functions.py",
+    "node/service/file_signature": "component/plugin/test_registration.py",
     "node/service/log": "unit/node/daemon/test_device_monitor.py",
     "node/service/sd_notify": "component/plugin/test_main.py",
     "node/service/single_instance": "component/plugin/test_main.py",

@@ -21,6 +21,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
 from vgpu.node.service import kubelet_resources, privilege, single_instance
+from vgpu.node.service.file_signature import signature
 from vgpu.node.service.kubelet_resources import Resource
 from vgpu.node.service.log import Conditions, Log
 from vgpu.node.service.sd_notify import Notifier
@@ -51,7 +52,7 @@ class DevicePlugin:
         self.clock = time.monotonic
         self.started = self.clock()
         self.settings = node_settings.read(config_path)
-        self._settings_file = _signature(config_path)
+        self._settings_file = signature(config_path)
         self.servers: list[ResourceServer] = []
         self.lock = -1
         self.stopping = self.reload = self.ready = False
@@ -203,7 +204,7 @@ class DevicePlugin:
     # Settings
 
     def _reload_if_due(self) -> None:
-        changed = _signature(self.config_path)
+        changed = signature(self.config_path)
         if not (self.reload or changed != self._settings_file):
             return
         self.reload, self._settings_file = False, changed
@@ -283,14 +284,6 @@ class DevicePlugin:
 
     def _hang_up(self, *_: object) -> None:
         self.reload = True
-
-
-def _signature(path: str) -> tuple[int, ...]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ()
-    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _drain(fd: int) -> None:

@@ -15,6 +15,7 @@ from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.node.service import privilege
+from vgpu.node.service.file_signature import signature
 from vgpu.node.service.log import Conditions, Log
 from vgpu.node.service.sd_notify import Notifier
 from vgpu.plugin.exporter.server import Exporter
@@ -51,12 +52,12 @@ class Process:
         self._stop()
 
     def _settings(self) -> Settings:
-        self._file = _signature(self.config_path)
+        self._file = signature(self.config_path)
         return node_settings.read(self.config_path)
 
     def _changed(self) -> Settings | None:
         """The settings, if their file has changed and can be read. The exporter then starts again."""
-        if _signature(self.config_path) == self._file:
+        if signature(self.config_path) == self._file:
             return None
         try:
             found = self._settings()
@@ -84,14 +85,6 @@ class Process:
         if self.exporter is not None:
             self.exporter.close()
             self.exporter = None
-
-
-def _signature(path: str) -> tuple[int, ...]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ()
-    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def run(config_path: str, listen: str) -> None:

@@ -14,9 +14,9 @@ from vgpu.config import paths, rounds
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.hook.linux import staleness
+from vgpu.node.service.file_signature import Signature, signature
 
 NS = 1e9
-Signature = tuple[int, ...]
 
 
 class Fields:
@@ -203,16 +203,8 @@ class Source:
         return self._snapshot, self._signature
 
     def _read(self) -> None:
-        signature = _signature(paths.round_record(self.run_dir))
-        if signature and signature == self._signature:
+        found = signature(paths.round_record(self.run_dir))
+        if found and found == self._signature:
             return
         self._record = rounds.read(self.run_dir)
-        self._snapshot, self._signature = of_record(self._record), signature
-
-
-def _signature(path: str) -> Signature:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ()
-    return status.st_ino, status.st_mtime_ns, status.st_size
+        self._snapshot, self._signature = of_record(self._record), found

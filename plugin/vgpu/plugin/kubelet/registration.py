@@ -8,13 +8,13 @@ to vgpu.plugin.kubelet.server.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc
 
 from vgpu.config.errors import VgpuError, escaped
+from vgpu.node.service.file_signature import Signature, signature
 from vgpu.node.service.log import Conditions
 from vgpu.plugin.kubelet import server
 from vgpu.plugin.kubelet.proto import deviceplugin_pb2 as protocol
@@ -27,8 +27,6 @@ TIMEOUT = 5.0  #: seconds
 FIRST_PAUSE, LAST_PAUSE = 0.02, 10.0  #: seconds between two attempts that fail, doubling
 FIRST_PATIENCE, LAST_PATIENCE = 2.0, 60.0  #: seconds to wait for ListAndWatch after registration, doubling
 OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost"))
-
-Signature = tuple[int, ...]
 
 
 @dataclass
@@ -60,7 +58,7 @@ class Registrar:
         for topic in [topic for topic in self.conditions.present if topic.startswith(TOPIC)]:
             if topic[len(TOPIC) :] not in self.states:
                 self.conditions.set(topic, "")
-        kubelet = _signature(self.kubelet)
+        kubelet = signature(self.kubelet)
         missing = f"no kubelet at {self.kubelet}; registering as soon as there is one"
         self.conditions.set("kubelet", missing if servers and not kubelet else "")
         for one in servers:
@@ -70,7 +68,7 @@ class Registrar:
 
     def registered(self) -> bool:
         """Whether all resources are registered with the running kubelet."""
-        kubelet = _signature(self.kubelet)
+        kubelet = signature(self.kubelet)
         return bool(self.states) and all(state.kubelet == kubelet != () for state in self.states.values())
 
     def _look_at(self, one: ResourceServer, state: RegistrationState, kubelet: Signature) -> None:
@@ -133,12 +131,3 @@ def register(kubelet: str, resource: str, endpoint: str) -> None:
         except grpc.RpcError as error:
             found = f"{error.code().name}: {escaped(error.details() or '')}"
             raise VgpuError("kubelet", expected=f"to register {resource}", found=found) from None
-
-
-def _signature(path: str) -> Signature:
-    """Identifies kubelet's socket at `path`; () where there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ()
-    return status.st_dev, status.st_ino, status.st_mtime_ns

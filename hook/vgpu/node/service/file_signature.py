@@ -1,0 +1,19 @@
+"""The signature of a file by which a process sees that somebody has replaced it.
+
+Belongs here: what stat(2) says of it, for settings, records and sockets alike. Not here: reading the file.
+"""
+
+from __future__ import annotations
+
+import os
+
+Signature = tuple[int, ...]
+
+
+def signature(path: str) -> Signature:
+    """It changes when the file at `path` is written or replaced; () where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
