@@ -16,7 +16,7 @@ _COMMENTS = re.compile(r"""/\*.*?\*/ | //[^\n]* | "(?:\\.|[^"\\\n])*" | '(?:\\.|
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+([<"])([^>"]+)[>"]', re.MULTILINE)
 _HEAD = re.compile(r"(\w+)\s*(?:\([^()]*\))?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\s*$")
-_CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
+_CALL = re.compile(r"(?<![\w.>])([A-Za-z_]\w*)\s*\(")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,10 @@ def functions_in(text: str, file: str) -> Iterator[Function]:
 
 
 def calls_in(text: str) -> set[str]:
-    """Every name before a parenthesis within a function's body or a macro: calls, macros, and words like `if`."""
+    """Every name before a parenthesis within a function's body or a macro: calls, macros, and words like `if`.
+
+    A call through a structure's member (`real.cuInit(0)`) is none of the function of that name.
+    """
     directives = _DIRECTIVE.findall(_COMMENTS.sub(" ", text))
     macros = [each for each in directives if each.lstrip(" \t#").startswith("define")]
     bodies = [body for _, body in _blocks(text)]

@@ -1,0 +1,62 @@
+"""Circles among C sources: files of one folder that call each other in a circle, so that none can be read alone.
+
+A file is its .c and its .h. What counts is a call of a function that another file defines. c_sources.py reads the text,
+and what it does not see does not count: a call through a pointer, as of a hook or of a table's entry.
+
+Belongs here: the search. The rule and its exceptions are in test_c_names.py.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from c_sources import calls_in, folder_of, functions_in, sources
+
+Calls = dict[str, set[str]]  # file -> the files that it calls
+
+
+def circles(root: Path) -> list[tuple[str, ...]]:
+    """The circles below `root`, each as its files in order, without their endings."""
+    calls = calls_within_folders(root)
+    reached = {file: reachable(calls, file) for file in calls}
+    found = {frozenset(other for other in reached[file] if file in reached[other]) for file in calls}
+    return sorted(tuple(sorted(circle)) for circle in found if circle)
+
+
+def calls_within_folders(root: Path) -> Calls:
+    texts = list(sources(root))
+    homes: dict[tuple[str, str], set[str]] = defaultdict(set)  # folder and name -> the files that define it
+    for file, text in texts:
+        for function in functions_in(text, file):
+            if function.is_shared:
+                homes[folder_of(file), function.name].add(stem_of(file))
+    calls: Calls = {stem_of(file): set() for file, _ in texts}
+    for file, text in texts:
+        called = calls_in(text) - own_names(text, file)
+        calls[stem_of(file)] |= files_of((homes[folder_of(file), name] for name in called), stem_of(file))
+    return calls
+
+
+def stem_of(file: str) -> str:
+    return file.rpartition(".")[0]
+
+
+def own_names(text: str, file: str) -> set[str]:
+    return {function.name for function in functions_in(text, file)}
+
+
+def files_of(homes: Iterable[set[str]], caller: str) -> set[str]:
+    return {file for files in homes for file in files} - {caller}
+
+
+def reachable(calls: Calls, start: str) -> set[str]:
+    """The files that `start` calls, directly or through others. `start` itself is among them if it is in a circle."""
+    reached: set[str] = set()
+    waiting = [start]
+    while waiting:
+        new = calls[waiting.pop()] - reached
+        reached |= new
+        waiting.extend(new)
+    return reached
