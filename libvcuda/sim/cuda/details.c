@@ -1,104 +1,12 @@
 /*
- * Calls that store a setting or compute an answer without using the card: core dumps, occupancy of clusters, tensor
- * maps, and a few calls that are newer than the driver version that is simulated by default.
+ * Calls that compute an answer without using the card: occupancy of clusters, tensor maps, and a few calls
+ * that are newer than the driver version that is simulated by default.
  */
 #include <string.h>
 
 #include "cuda/module.h"
 #include "cuda/structs.h"
 #include "cuda/work.h"
-
-/*
- * Core dumps: nothing crashes on a simulated card, so none is written. Attributes are booleans, two names, and flags.
- */
-enum { COREDUMP_FILE = 5, COREDUMP_PIPE = 6, COREDUMP_FLAGS = 7, COREDUMP_COUNT = 8 };
-
-static struct {
-	bool on[COREDUMP_COUNT];
-	char names[COREDUMP_COUNT][1024];
-	unsigned flags;
-} coredump;
-
-static bool is_name(int attribute)
-{
-	return attribute == COREDUMP_FILE || attribute == COREDUMP_PIPE;
-}
-
-static CUresult check_coredump(int attribute, const void *value, const size_t *size)
-{
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	return attribute > 0 && attribute < COREDUMP_COUNT && size && (value || is_name(attribute)) ? CUDA_SUCCESS
-	                                                                                          : CUDA_ERROR_INVALID_VALUE;
-}
-
-static CUresult give_value(void *out, size_t *size, const void *value, size_t bytes)
-{
-	if (out && *size < bytes)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (out)
-		memcpy(out, value, bytes);
-	*size = bytes;
-	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuCoredumpGetAttributeGlobal(int attribute, void *value, size_t *size)
-{
-	CUresult result = check_coredump(attribute, value, size);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	pthread_mutex_lock(&sim_driver.lock);
-	if (is_name(attribute))
-		result = give_value(value, size, coredump.names[attribute], strlen(coredump.names[attribute]) + 1);
-	else if (attribute == COREDUMP_FLAGS)
-		result = give_value(value, size, &coredump.flags, sizeof coredump.flags);
-	else
-		result = give_value(value, size, &coredump.on[attribute], sizeof(bool));
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
-}
-
-SIM_EXPORT CUresult cuCoredumpSetAttributeGlobal(int attribute, void *value, size_t *size)
-{
-	CUresult result = check_coredump(attribute, value, size);
-	size_t wanted = attribute == COREDUMP_FLAGS ? sizeof coredump.flags : sizeof(bool);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!value || (is_name(attribute) ? !*size || *size > sizeof coredump.names[0] : *size < wanted))
-		return CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_lock(&sim_driver.lock);
-	if (is_name(attribute)) {
-		memcpy(coredump.names[attribute], value, *size);
-		coredump.names[attribute][*size - 1] = 0;
-	} else if (attribute == COREDUMP_FLAGS) {
-		memcpy(&coredump.flags, value, sizeof coredump.flags);
-	} else {
-		coredump.on[attribute] = *(unsigned char *)value != 0;
-	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
-}
-
-/* A context's settings are the global ones here. */
-SIM_EXPORT CUresult cuCoredumpGetAttribute(int attribute, void *value, size_t *size)
-{
-	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
-
-	return result == CUDA_SUCCESS ? cuCoredumpGetAttributeGlobal(attribute, value, size) : result;
-}
-
-SIM_EXPORT CUresult cuCoredumpSetAttribute(int attribute, void *value, size_t *size)
-{
-	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
-
-	return result == CUDA_SUCCESS ? cuCoredumpSetAttributeGlobal(attribute, value, size) : result;
-}
 
 /* Managed variables, and functions for both host and device, are not read from images. */
 SIM_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *pointer, size_t *size, void *library, const char *name)

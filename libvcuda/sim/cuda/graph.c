@@ -27,7 +27,6 @@ void sim_graph_free(struct sim_graph *graph)
 	for (size_t i = 0; i < graph->count; i++)
 		free_node(graph->nodes[i]);
 	free(graph->nodes);
-	sim_user_object_drop_all(graph);
 	sim_graph_condition_drop_all(graph);
 	sim_object_destroy(graph);
 }
@@ -174,8 +173,6 @@ CUresult sim_graph_clone(struct sim_graph **out, struct sim_graph *original)
 
 	for (size_t i = 0; result == CUDA_SUCCESS && i < original->count; i++)
 		result = clone_node(graph, original->nodes[i]);
-	if (result == CUDA_SUCCESS && !sim_user_object_share(graph, original))
-		result = CUDA_ERROR_OUT_OF_MEMORY;
 	if (result == CUDA_SUCCESS) {
 		graph->original = original;
 		*out = graph;

@@ -32,7 +32,6 @@ struct sim_graph {
 	bool is_body;                  /* body of a conditional node: it must not contain every kind of node */
 	struct sim_condition *conditions; /* handles that conditional nodes of the graph may use */
 	struct sim_graph *original;
-	struct sim_user_reference *users; /* user objects that the graph holds */
 };
 
 /* One launchable item: a node's work. Steps are in an order that honours all dependencies. */
@@ -100,10 +99,6 @@ bool sim_graph_plan_copy(struct sim_plan *plan, const struct sim_plan *original)
 void sim_graph_plan_free(struct sim_plan *plan);
 /* Compares kinds and order of work. Returns the first step that differs, or the number of steps if all are equal. */
 size_t sim_graph_plan_compare(const struct sim_plan *a, const struct sim_plan *b);
-
-/* User objects of a graph end with it; a clone of the graph shares them. Under the lock. */
-void sim_user_object_drop_all(struct sim_graph *graph);
-bool sim_user_object_share(struct sim_graph *to, const struct sim_graph *from);
 
 /* Capture: the work of a capturing stream becomes a node. */
 CUresult sim_capture_work(struct sim_place *place, const struct sim_work *work);

@@ -57,7 +57,7 @@ struct sim_kernel *sim_image_add_kernel(struct sim_image *image, const char *nam
 	return kernel;
 }
 
-static bool add(struct sim_image *image, const char *name, size_t length, uint64_t size, enum sim_reference reference)
+bool sim_image_add_variable(struct sim_image *image, const char *name, size_t length, uint64_t size)
 {
 	char *copy = strndup(name, length);
 
@@ -65,18 +65,8 @@ static bool add(struct sim_image *image, const char *name, size_t length, uint64
 		free(copy);
 		return false;
 	}
-	image->variables[image->variable_count++] = (struct sim_variable){copy, size, reference};
+	image->variables[image->variable_count++] = (struct sim_variable){copy, size};
 	return true;
-}
-
-bool sim_image_add_variable(struct sim_image *image, const char *name, size_t length, uint64_t size)
-{
-	return add(image, name, length, size, SIM_NO_REFERENCE);
-}
-
-bool sim_image_add_reference(struct sim_image *image, const char *name, size_t length, enum sim_reference reference)
-{
-	return add(image, name, length, 0, reference);
 }
 
 void sim_image_free(struct sim_image *image)

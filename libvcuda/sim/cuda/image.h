@@ -17,12 +17,9 @@ struct sim_kernel {
 	struct { uint32_t offset, size; } parameters[SIM_MAX_PARAMETERS];
 };
 
-enum sim_reference { SIM_NO_REFERENCE, SIM_TEXTURE_NAME, SIM_SURFACE_NAME };
-
 struct sim_variable {
 	char *name;
 	uint64_t size;
-	enum sim_reference reference; /* the name of a texture or surface, which has no memory */
 };
 
 struct sim_image {
@@ -44,7 +41,6 @@ const struct sim_variable *sim_image_variable(const struct sim_image *image, con
 /* For the readers of each format. */
 struct sim_kernel *sim_image_add_kernel(struct sim_image *image, const char *name, size_t length);
 bool sim_image_add_variable(struct sim_image *image, const char *name, size_t length, uint64_t size);
-bool sim_image_add_reference(struct sim_image *image, const char *name, size_t length, enum sim_reference reference);
 enum sim_image_status sim_ptx_read(const char *text, struct sim_image *image);
 enum sim_image_status sim_cubin_read(const char *data, size_t size, struct sim_image *image);
 

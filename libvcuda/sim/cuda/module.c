@@ -123,8 +123,6 @@ void sim_module_destroy(struct sim_module *module)
 		next = object->next;
 		if (object->kind == SIM_FUNCTION && ((struct sim_function *)object)->module == module)
 			sim_object_destroy(object);
-		else if (sim_texture_reference_is_of(object, module))
-			sim_object_destroy(object);
 	}
 	sim_variable_drop_all(module);
 	sim_ledger_release(sim_driver.devices[context->device].card, module->charged);
@@ -222,7 +220,7 @@ SIM_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *size, CUm
 	const struct sim_variable *variable = sim_image_variable(&module->image, name);
 	uint64_t bytes = variable && variable->size ? variable->size : 1;
 	pthread_mutex_unlock(&sim_driver.lock);
-	if (!variable || variable->reference)
+	if (!variable)
 		return CUDA_ERROR_NOT_FOUND;
 	if (size)
 		*size = bytes;

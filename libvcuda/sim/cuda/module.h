@@ -26,9 +26,6 @@ struct sim_function {
 	char name[];
 };
 
-/* Whether the object is a texture or surface reference of this module. */
-bool sim_texture_reference_is_of(const struct sim_object *object, const struct sim_module *module);
-
 /* Checks a launch and makes a work of it. */
 CUresult sim_launch_prepare(const struct sim_launch *launch, void **arguments, struct sim_work *work);
 /* Reads the duration from the function's name; see README.md. */

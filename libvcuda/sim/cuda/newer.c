@@ -1,5 +1,5 @@
 /*
- * Calls that CUDA 12.5 to 13 changed or added: a further argument, a named context instead of the current one, logs.
+ * Calls that CUDA 12.5 to 13 changed or added: a further argument, or a named context instead of the current one.
  * They are newer than the driver version that is simulated by default. A program finds them by dlsym, or by
  * cuGetProcAddress if the driver is built as a newer version.
  */
@@ -112,42 +112,4 @@ SIM_EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, 
 	CUresult result = sim_device(device);
 
 	return result == CUDA_SUCCESS ? cuMulticastBindAddr(handle, offset, pointer, size, flags) : result;
-}
-
-/* ---- the driver's log, which is always empty ---- */
-
-typedef void (*log_callback)(void *data, int level, char *message, size_t length);
-
-SIM_EXPORT CUresult cuLogsRegisterCallback(log_callback callback, void *data, void **handle)
-{
-	static char registered;
-
-	(void)data;
-	if (!callback || !handle)
-		return CUDA_ERROR_INVALID_VALUE;
-	*handle = &registered;
-	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuLogsUnregisterCallback(void *handle)
-{
-	return handle ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-SIM_EXPORT CUresult cuLogsCurrent(unsigned *position, unsigned flags)
-{
-	if (!position || flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	*position = 0;
-	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuLogsDumpToMemory(unsigned *position, char *buffer, size_t *size, unsigned flags)
-{
-	if (!buffer || !size || !*size || flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	(void)position;
-	buffer[0] = '\0';
-	*size = 0;
-	return CUDA_SUCCESS;
 }

@@ -1,6 +1,6 @@
 /*
- * Reads PTX: the names and parameters of its kernels, and the variables, textures and surfaces that the host can look
- * up. Compiled code is read in cuda/cubin.c; choosing among several images is in cuda/image.c.
+ * Reads PTX: the names and parameters of its kernels, and the variables that the host can look up. Compiled code
+ * is read in cuda/cubin.c; choosing among several images is in cuda/image.c.
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -76,7 +76,7 @@ static uint32_t type_bytes(const struct word *word)
 struct declaration {
 	uint32_t bytes, alignment;
 	uint64_t count;
-	enum sim_reference reference;
+	bool is_reference; /* a texture or surface, which has no memory */
 	struct word name;
 };
 
@@ -93,10 +93,8 @@ static const char *read_declaration(const char *at, struct declaration *out)
 		uint32_t bytes = type_bytes(&word);
 		if (bytes)
 			out->bytes = bytes;
-		else if (equals(&word, ".texref"))
-			out->reference = SIM_TEXTURE_NAME;
-		else if (equals(&word, ".surfref"))
-			out->reference = SIM_SURFACE_NAME;
+		else if (equals(&word, ".texref") || equals(&word, ".surfref"))
+			out->is_reference = true;
 		else if (after_align)
 			out->alignment = (uint32_t)strtoul(word.start, NULL, 10);
 		else if (in_brackets && isdigit((unsigned char)*word.start))
@@ -140,11 +138,9 @@ static bool read_variable(const char **at, struct sim_image *image)
 	struct declaration declaration;
 
 	*at = read_declaration(*at, &declaration);
-	if (!declaration.name.start)
+	if (!declaration.name.start || declaration.is_reference)
 		return true;
 	size_t length = (size_t)(declaration.name.end - declaration.name.start);
-	if (declaration.reference)
-		return sim_image_add_reference(image, declaration.name.start, length, declaration.reference);
 	return sim_image_add_variable(image, declaration.name.start, length, declaration.bytes * declaration.count);
 }
 
@@ -158,17 +154,6 @@ static bool read_entry(const char **at, struct sim_image *image)
 	if (kernel)
 		*at = read_parameters(name.end, kernel);
 	return kernel != NULL;
-}
-
-/* `.tex .u64 name`, the form before .texref existed. */
-static bool read_old_texture(const char **at, struct sim_image *image)
-{
-	struct declaration declaration;
-
-	*at = read_declaration(*at, &declaration);
-	size_t length = (size_t)(declaration.name.end - declaration.name.start);
-	return !declaration.name.start ||
-	       sim_image_add_reference(image, declaration.name.start, length, SIM_TEXTURE_NAME);
 }
 
 /* Only variables outside of functions count. */
@@ -190,8 +175,6 @@ enum sim_image_status sim_ptx_read(const char *text, struct sim_image *image)
 			ok = read_entry(&at, image);
 		else if (!depth && (equals(&word, ".global") || equals(&word, ".const")))
 			ok = read_variable(&at, image);
-		else if (!depth && equals(&word, ".tex"))
-			ok = read_old_texture(&at, image);
 	}
 	return ok ? SIM_IMAGE_OK : SIM_IMAGE_NO_MEMORY;
 }

@@ -1,6 +1,6 @@
 /*
- * Texture and surface objects. They are checked and kept; no kernel reads through them. References, the interface
- * before objects, are in cuda/texture_reference.c; arrays in cuda/array.c.
+ * Texture and surface objects. They are checked and kept; no kernel reads through them. Arrays are in
+ * cuda/array.c.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -32,8 +32,6 @@ int cuStreamWriteValue32_v2(handle, ptr, uint32_t, unsigned), cuStreamWriteValue
 int cuStreamWaitValue32(handle, ptr, uint32_t, unsigned), cuStreamWaitValue32_v2_ptsz(handle, ptr, uint32_t, unsigned);
 int cuStreamBatchMemOp_v2(handle, unsigned, void *, unsigned);
 int cuGraphConditionalHandleCreate(handle *, handle, handle, unsigned, unsigned), cuGraphDestroyNode(handle);
-int cuUserObjectCreate(handle *, void *, void (*)(void *), unsigned, unsigned), cuUserObjectRetain(handle, unsigned);
-int cuUserObjectRelease(handle, unsigned), cuGraphRetainUserObject(handle, handle, unsigned, unsigned), cuGraphReleaseUserObject(handle, handle, unsigned);
 
 enum { KERNEL, MEMCPY, MEMSET, HOST, GRAPH, EMPTY, WAIT_EVENT, EVENT_RECORD, MEM_ALLOC = 10, MEM_FREE, BATCH_MEM_OP, CONDITIONAL };
 enum { WAIT_32 = 1, WRITE_32, FLUSH, WAIT_64, WRITE_64, BARRIER };
@@ -85,11 +83,6 @@ static void step(void *expected)
 	int now = (int)(size_t)expected;
 
 	__atomic_compare_exchange_n(&steps, &now, now + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-}
-
-static void count(void *number)
-{
-	*(int *)number += 1;
 }
 
 static node_params kernel(handle function)
@@ -392,26 +385,6 @@ static void memory_nodes(void)
 	EXPECT(cuMemFreeHost(word), OK);
 }
 
-static void user_objects(void)
-{
-	handle object, graph, clone;
-	int gone = 0;
-
-	EXPECT(cuUserObjectCreate(&object, &gone, count, 1, 0), INVALID_VALUE);
-	EXPECT(cuUserObjectCreate(&object, &gone, count, 2, 1), OK);
-	EXPECT(cuGraphCreate(&graph, 0), OK);
-	EXPECT(cuGraphRetainUserObject(graph, object, 1, 1), OK); /* one of the two is the graph's */
-	EXPECT(cuGraphReleaseUserObject(graph, object, 2), INVALID_VALUE);
-	EXPECT(cuGraphClone(&clone, graph), OK);
-	EXPECT(cuUserObjectRetain(object, 1), OK);
-	EXPECT(cuUserObjectRelease(object, 2), OK);
-	EXPECT(cuGraphDestroy(graph), OK);
-	EXPECT(gone, 0);
-	EXPECT(cuGraphDestroy(clone), OK);
-	EXPECT(gone, 1);
-	EXPECT(cuUserObjectRelease(object, 1), INVALID_VALUE);
-}
-
 enum { IF, WHILE, SWITCH };
 
 static node_params conditional_node(handle graph, int kind, unsigned size, unsigned value)
@@ -510,7 +483,6 @@ int main(void)
 	picture();
 	stream_memory();
 	memory_nodes();
-	user_objects();
 	attributes();
 	EXPECT(cuCtxSynchronize(), OK);
 	EXPECT(cuStreamDestroy_v2(stream), OK);

@@ -1,6 +1,5 @@
-/* Textures and surfaces, green contexts, and what is only kept for who asks. */
+/* Textures and surfaces, green contexts, and a few calls of newer drivers. */
 #define _GNU_SOURCE
-#include <stdbool.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -22,20 +21,11 @@ int cuStreamCreate(handle *, unsigned), cuStreamDestroy_v2(handle), cuStreamSync
 int cuEventCreate(handle *, unsigned), cuEventRecord(handle, handle), cuEventElapsedTime(float *, handle, handle), cuEventDestroy_v2(handle);
 int cuEventSynchronize(handle), cuModuleLoadData(handle *, const void *), cuModuleGetFunction(handle *, handle, const char *);
 int cuLaunchKernel(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **);
-int cuCoredumpSetAttributeGlobal(int, void *, size_t *), cuCoredumpGetAttribute(int, void *, size_t *);
 int cuMemcpyBatchAsync(ptr *, ptr *, size_t *, size_t, void *, size_t *, size_t, size_t *, handle);
 int cuMemcpyHtoD_v2(ptr, const void *, size_t), cuMemcpyDtoH_v2(void *, ptr, size_t), cuTensorMapEncodeTiled(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const unsigned *, const unsigned *, int, int, int, int);
 int cuPointerGetAttribute(void *, int, ptr), cuCtxGetExecAffinity(int *, int), cuLibraryLoadData(handle *, const void *, void *, void *, unsigned, void *, void *, unsigned);
 int cuLibraryGetManaged(ptr *, size_t *, handle, const char *), cuLibraryUnload(handle), cuMulticastCreate(handle *, const void *);
 
-int cuModuleGetTexRef(handle *, handle, const char *), cuModuleGetSurfRef(handle *, handle, const char *), cuModuleUnload(handle);
-int cuModuleGetGlobal_v2(ptr *, size_t *, handle, const char *), cuTexRefCreate(handle *), cuTexRefDestroy(handle);
-int cuTexRefSetArray(handle, handle, unsigned), cuTexRefGetArray(handle *, handle), cuTexRefSetAddress_v2(size_t *, handle, ptr, size_t);
-int cuTexRefGetAddress_v2(ptr *, handle), cuTexRefSetAddress2D_v3(handle, const void *, ptr, size_t), cuTexRefSetFormat(handle, int, int);
-int cuTexRefGetFormat(int *, int *, handle), cuTexRefSetFilterMode(handle, int), cuTexRefGetFilterMode(int *, handle);
-int cuTexRefSetAddressMode(handle, int, int), cuTexRefGetAddressMode(int *, handle, int), cuTexRefSetFlags(handle, unsigned);
-int cuTexRefGetFlags(unsigned *, handle), cuSurfRefSetArray(handle, handle, unsigned), cuSurfRefGetArray(handle *, handle);
-int cuParamSetTexRef(handle, int, handle), cuTexRefSetMipmapLevelBias(handle, float), cuTexRefGetMipmapLevelBias(float *, handle);
 int cuImportExternalSemaphore(handle *, const void *), cuDestroyExternalSemaphore(handle), cuStreamQuery(handle);
 int cuSignalExternalSemaphoresAsync(const handle *, const void *, unsigned, handle);
 int cuWaitExternalSemaphoresAsync(const handle *, const void *, unsigned, handle), cuStreamBeginCapture_v2(handle, int);
@@ -56,81 +46,12 @@ typedef struct { int type; unsigned char hidden[92]; unsigned count, rest[11]; }
 static const char ptx[] =
 	".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry spin_10ms() { ret; }\n";
 
-static const char with_references[] =
-	".version 8.0\n.target sm_75\n.address_size 64\n.global .texref picture;\n.tex .u64 older;\n"
-	".global .surfref surface;\n.global .u32 number;\n.visible .entry spin_10ms() { ret; }\n";
-
 static size_t available(void)
 {
 	size_t left, total;
 
 	EXPECT(cuMemGetInfo_v2(&left, &total), OK);
 	return left;
-}
-
-static void references(void)
-{
-	struct { size_t width, height; int format; unsigned channels; } shape = {64, 64, 0x20, 2};
-	handle module, picture, again, own, surface, array, back, function;
-	int format, channels, mode;
-	size_t rest, before;
-	unsigned flags;
-	float bias;
-	ptr pointer;
-
-	EXPECT(cuModuleLoadData(&module, with_references), OK);
-	EXPECT(cuMemAlloc_v2(&pointer, 1 << 20), OK);
-	EXPECT(cuArrayCreate_v2(&array, &shape), OK);
-	before = available();
-	EXPECT(cuModuleGetTexRef(&picture, module, "picture"), OK);
-	EXPECT(cuModuleGetTexRef(&again, module, "picture"), OK);
-	EXPECT(picture == again, 1);
-	EXPECT(cuModuleGetTexRef(&again, module, "older"), OK);
-	EXPECT(cuModuleGetTexRef(&again, module, "surface"), 500);
-	EXPECT(cuModuleGetTexRef(&again, module, "number"), 500);
-	EXPECT(cuModuleGetGlobal_v2(&pointer, &rest, module, "picture"), 500);
-	EXPECT(cuTexRefGetArray(&back, picture), INVALID_VALUE);
-	EXPECT(cuTexRefSetArray(picture, array, 1), OK);
-	EXPECT(cuTexRefGetArray(&back, picture), OK);
-	EXPECT(back == array, 1);
-	EXPECT(cuTexRefGetFormat(&format, &channels, picture), OK);
-	EXPECT(format, 0x20);
-	EXPECT(channels, 2);
-	EXPECT(cuTexRefSetAddress_v2(NULL, picture, pointer + 4, 4096), INVALID_VALUE);
-	EXPECT(cuTexRefSetAddress_v2(&rest, picture, pointer + 4, 4096), OK);
-	EXPECT(rest, (pointer + 4) % 512);
-	EXPECT(cuTexRefSetAddress_v2(&rest, picture, 4096, 4096), INVALID_VALUE);
-	EXPECT(cuTexRefSetAddress2D_v3(picture, &shape, pointer, 1024), OK);
-	EXPECT(cuTexRefSetAddress2D_v3(picture, &shape, pointer, 1000), INVALID_VALUE);
-	EXPECT(cuTexRefGetArray(&back, picture), INVALID_VALUE);
-	EXPECT(cuTexRefSetFormat(picture, 1, 3), INVALID_VALUE);
-	EXPECT(cuTexRefSetFilterMode(picture, 1), OK);
-	EXPECT(cuTexRefGetFilterMode(&mode, picture), OK);
-	EXPECT(mode, 1);
-	EXPECT(cuTexRefSetAddressMode(picture, 2, 3), OK);
-	EXPECT(cuTexRefGetAddressMode(&mode, picture, 2), OK);
-	EXPECT(mode, 3);
-	EXPECT(cuTexRefSetAddressMode(picture, 3, 0), INVALID_VALUE);
-	EXPECT(cuTexRefSetFlags(picture, 3), OK);
-	EXPECT(cuTexRefGetFlags(&flags, picture), OK);
-	EXPECT(flags, 3);
-	EXPECT(cuTexRefSetMipmapLevelBias(picture, 0.5f), OK);
-	EXPECT(cuTexRefGetMipmapLevelBias(&bias, picture), OK);
-	EXPECT(bias == 0.5f, 1);
-	EXPECT(cuModuleGetFunction(&function, module, "spin_10ms"), OK);
-	EXPECT(cuParamSetTexRef(function, -1, picture), OK);
-	EXPECT(cuModuleGetSurfRef(&surface, module, "surface"), OK);
-	EXPECT(cuSurfRefSetArray(surface, array, 0), OK);
-	EXPECT(cuSurfRefGetArray(&back, surface), OK);
-	EXPECT(cuTexRefCreate(&own), OK);
-	EXPECT(cuTexRefDestroy(own), OK);
-	EXPECT(cuTexRefDestroy(own), INVALID_VALUE);
-	EXPECT(cuTexRefDestroy(picture), INVALID_VALUE);
-	EXPECT(available() == before, 1);
-	EXPECT(cuModuleUnload(module), OK);
-	EXPECT(cuTexRefGetFlags(&flags, picture), INVALID_VALUE);
-	EXPECT(cuArrayDestroy(array), OK);
-	EXPECT(cuMemFree_v2(pointer), OK);
 }
 
 typedef struct { int type, padding, fd, more[3]; unsigned flags, reserved[17]; } semaphore_handle;
@@ -295,27 +216,13 @@ static void green_contexts(handle function)
 
 static void details(void)
 {
-	char name[] = "dump.bin", back[64];
+	char back[64];
 	unsigned char map[128] __attribute__((aligned(64)));
 	struct { int order; int rest[5]; } attributes = {1, {0}};
-	size_t size = sizeof name, indices[] = {0}, failed = 7, sizes[] = {3, 3};
+	size_t size, indices[] = {0}, failed = 7, sizes[] = {3, 3};
 	unsigned multicast[8] = {2}, flags = 0;
-	bool on = true;
 	handle stream, library;
 	ptr a, b;
-
-	EXPECT(cuCoredumpSetAttributeGlobal(5, name, &size), OK);
-	size = 2;
-	EXPECT(cuCoredumpGetAttribute(5, back, &size), INVALID_VALUE);
-	size = sizeof back;
-	EXPECT(cuCoredumpGetAttribute(5, back, &size), OK);
-	EXPECT(strcmp(back, name), 0);
-	size = sizeof on;
-	EXPECT(cuCoredumpSetAttributeGlobal(1, &on, &size), OK);
-	on = false;
-	EXPECT(cuCoredumpGetAttribute(1, &on, &size), OK);
-	EXPECT(on, true);
-	EXPECT(cuCoredumpGetAttribute(8, &on, &size), INVALID_VALUE);
 
 	EXPECT(cuMemAlloc_v2(&a, 6), OK);
 	EXPECT(cuMemAlloc_v2(&b, 6), OK);
@@ -357,7 +264,6 @@ int main(void)
 	EXPECT(cuModuleLoadData(&module, ptx), OK);
 	EXPECT(cuModuleGetFunction(&function, module, "spin_10ms"), OK);
 	textures();
-	references();
 	semaphores();
 	green_contexts(function);
 	details();
