@@ -9,7 +9,6 @@ CUresult sim_absent(void);
 
 CUresult sim_absent(void)
 {
-	CUresult result = sim_init_ready();
-
-	return result == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : result;
+	TRY(sim_init_ready());
+	return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -226,8 +226,7 @@ static CUresult allocate(struct sim_allocation *allocation)
 		result = allocation->context->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	if (result == CUDA_SUCCESS)
 		result = back(allocation);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 CUresult sim_allocation_new(struct sim_context *context, struct sim_pool *pool, enum sim_memory memory, size_t size,
@@ -354,8 +353,7 @@ CUresult sim_allocation_free_pointer(CUdeviceptr pointer, enum sim_free_kind kin
 	bool is_free = !allocation || allocation->is_leaving;
 	if (!is_free)
 		sim_allocation_free(allocation);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return is_free ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	return sim_object_unlock(is_free ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS);
 }
 
 void sim_allocation_free_in_order(CUdeviceptr pointer)
@@ -377,6 +375,5 @@ CUresult sim_allocation_free_later(CUdeviceptr pointer)
 		allocation->is_leaving = true;
 		result = CUDA_SUCCESS;
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }

@@ -48,11 +48,10 @@ static size_t storage(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 static CUresult create_storage(struct sim_context *context, size_t bytes, CUdeviceptr *base)
 {
 	struct sim_allocation *allocation;
-	CUresult result = sim_allocation_new(context, NULL, SIM_ARRAY_MEMORY, bytes, &allocation);
 
-	if (result == CUDA_SUCCESS)
-		*base = allocation->base;
-	return result;
+	TRY(sim_allocation_new(context, NULL, SIM_ARRAY_MEMORY, bytes, &allocation));
+	*base = allocation->base;
+	return CUDA_SUCCESS;
 }
 
 /* Called under the lock. */
@@ -75,14 +74,12 @@ SIM_EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRI
 {
 	struct sim_context *context;
 	CUdeviceptr base = 0;
-	CUresult result = sim_context_current(&context);
 
-	if (result == CUDA_SUCCESS && (!array || !descriptor || !is_sane(descriptor)))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS && !(descriptor->Flags & ARRAY_SPARSE))
-		result = create_storage(context, storage(descriptor), &base);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
+	if (!array || !descriptor || !is_sane(descriptor))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!(descriptor->Flags & ARRAY_SPARSE))
+		TRY(create_storage(context, storage(descriptor), &base));
 	pthread_mutex_lock(&sim_driver.lock);
 	*array = new_array(context, descriptor, base, NULL);
 	pthread_mutex_unlock(&sim_driver.lock);
@@ -107,31 +104,22 @@ SIM_EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR
 
 SIM_EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray array)
 {
-	CUresult result = descriptor ? sim_object_lock(array, SIM_ARRAY) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(descriptor ? sim_object_lock(array, SIM_ARRAY) : CUDA_ERROR_INVALID_VALUE);
 	*descriptor = array->descriptor;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *descriptor, CUarray array)
 {
 	CUDA_ARRAY3D_DESCRIPTOR full;
-	CUresult result = descriptor ? cuArray3DGetDescriptor_v2(&full, array) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result == CUDA_SUCCESS)
-		*descriptor = (CUDA_ARRAY_DESCRIPTOR){full.Width, full.Height, full.Format, full.NumChannels};
-	return result;
+	TRY(descriptor ? cuArray3DGetDescriptor_v2(&full, array) : CUDA_ERROR_INVALID_VALUE);
+	*descriptor = (CUDA_ARRAY_DESCRIPTOR){full.Width, full.Height, full.Format, full.NumChannels};
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuArrayDestroy(CUarray array)
 {
-	CUresult result = sim_object_lock(array, SIM_ARRAY);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(array, SIM_ARRAY));
 	CUdeviceptr base = array->base;
 	sim_sparse_drop_tiles(array);
 	bool is_level = array->parent != NULL;
@@ -183,17 +171,13 @@ SIM_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_
 {
 	struct sim_context *context;
 	CUdeviceptr base;
-	CUresult result = sim_context_current(&context);
 
-	if (result == CUDA_SUCCESS && (!mipmap || !descriptor || !is_sane(descriptor) || !levels))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
+	if (!mipmap || !descriptor || !is_sane(descriptor) || !levels)
+		return CUDA_ERROR_INVALID_VALUE;
 	if (levels > level_limit(descriptor))
 		levels = level_limit(descriptor);
-	result = create_storage(context, offset_of(descriptor, levels), &base);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(create_storage(context, offset_of(descriptor, levels), &base));
 	pthread_mutex_lock(&sim_driver.lock);
 	*mipmap = sim_object_create(sizeof **mipmap, SIM_MIPMAP, context);
 	if (*mipmap) {
@@ -210,10 +194,7 @@ SIM_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_
 
 SIM_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray mipmap, unsigned level)
 {
-	CUresult result = array ? sim_object_lock(mipmap, SIM_MIPMAP) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(array ? sim_object_lock(mipmap, SIM_MIPMAP) : CUDA_ERROR_INVALID_VALUE);
 	if (level < mipmap->count && !mipmap->levels[level]) {
 		CUDA_ARRAY3D_DESCRIPTOR smaller = level_of(&mipmap->descriptor, level);
 		mipmap->levels[level] = new_array(mipmap->object.context, &smaller,
@@ -228,10 +209,7 @@ SIM_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray mi
 
 SIM_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap)
 {
-	CUresult result = sim_object_lock(mipmap, SIM_MIPMAP);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(mipmap, SIM_MIPMAP));
 	CUdeviceptr base = mipmap->base;
 	for (unsigned i = 0; i < mipmap->count; i++)
 		if (mipmap->levels[i])
@@ -243,14 +221,10 @@ SIM_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap)
 
 CUresult sim_array_side(CUarray array, struct sim_side *side)
 {
-	CUresult result = sim_object_lock(array, SIM_ARRAY);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(array, SIM_ARRAY));
 	side->base = array->base;
 	side->pitch = array->pitch;
 	side->rows = array->rows;
 	side->on_card = true;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }

@@ -104,10 +104,7 @@ static int of_card(const struct sim_card *card, int attribute)
 
 SIM_EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
-	CUresult result = sim_device(device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(device));
 	if (!value || attribute <= 0 || attribute > 1000)
 		return CUDA_ERROR_INVALID_VALUE;
 	*value = attribute <= LAST_ATTRIBUTE ? of_card(sim_device_card(device), attribute) : 0;

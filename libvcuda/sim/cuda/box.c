@@ -36,11 +36,9 @@ CUresult sim_box_copy_from_3d(const CUDA_MEMCPY3D *p, struct sim_copy *copy)
 		.depth = p->Depth,
 	};
 	/* A pitch of 0 means rows without gaps. */
-	CUresult result = side_of(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray,
+	TRY(side_of(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray,
 	                          p->srcPitch ? p->srcPitch : p->WidthInBytes + p->srcXInBytes,
-	                          p->srcHeight ? p->srcHeight : p->Height + p->srcY, &copy->from);
-	if (result != CUDA_SUCCESS)
-		return result;
+	                          p->srcHeight ? p->srcHeight : p->Height + p->srcY, &copy->from));
 	return side_of(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstArray,
 	               p->dstPitch ? p->dstPitch : p->WidthInBytes + p->dstXInBytes,
 	               p->dstHeight ? p->dstHeight : p->Height + p->dstY, &copy->to);
@@ -49,9 +47,9 @@ CUresult sim_box_copy_from_3d(const CUDA_MEMCPY3D *p, struct sim_copy *copy)
 static CUresult copy_3d(const CUDA_MEMCPY3D *parameters, CUstream stream, bool wait)
 {
 	struct sim_copy copy;
-	CUresult result = sim_box_copy_from_3d(parameters, &copy);
 
-	return result == CUDA_SUCCESS ? sim_copy_submit(&copy, stream, wait) : result;
+	TRY(sim_box_copy_from_3d(parameters, &copy));
+	return sim_copy_submit(&copy, stream, wait);
 }
 
 static CUresult copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool wait)

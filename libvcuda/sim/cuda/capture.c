@@ -134,10 +134,8 @@ static CUresult begin_capture(CUstream stream, struct sim_graph *graph, const CU
                               int mode)
 {
 	struct sim_place *place;
-	CUresult result = sim_stream_lock_place(stream, &place);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_stream_lock_place(stream, &place));
 	if (place->capture || count > SIM_FRONTIER || (graph && !sim_object_is(graph, SIM_GRAPH)))
 		return sim_object_unlock(place->capture ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE);
 	struct sim_capture *capture = calloc(1, sizeof *capture);
@@ -237,9 +235,7 @@ SIM_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, unsi
 	*status = CU_STREAM_CAPTURE_NONE;
 	if (sim_stream_is_legacy(stream))
 		return sim_stream_check(stream);
-	CUresult result = sim_stream_lock_place(stream, &place);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_stream_lock_place(stream, &place));
 	if (!place->capture)
 		return sim_object_unlock(CUDA_SUCCESS);
 	*status = place->capture->is_invalid ? CU_STREAM_CAPTURE_INVALIDATED : CU_STREAM_CAPTURE_ACTIVE;
@@ -281,9 +277,7 @@ SIM_EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNo
 
 	if (flags > 1 || (count && !dependencies))
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_stream_lock_place(stream, &place);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_stream_lock_place(stream, &place));
 	if (!place->capture)
 		return sim_object_unlock(CUDA_ERROR_ILLEGAL_STATE);
 	if (flags == 1)

@@ -50,10 +50,7 @@ static struct sim_context *top(void)
 
 CUresult sim_context_current(struct sim_context **context)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	*context = top();
 	if (!*context)
 		return CUDA_ERROR_INVALID_CONTEXT;
@@ -88,10 +85,7 @@ static struct sim_context *remember_context(struct sim_context *context)
 /* A process pays for its first context on a card; the ledger does not count further ones. */
 static CUresult revive(struct sim_context *context, unsigned flags)
 {
-	CUresult result = sim_init_result(sim_ledger_attach(sim_driver.devices[context->device].card));
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_result(sim_ledger_attach(sim_driver.devices[context->device].card)));
 	context->flags = flags;
 	memcpy(context->limits, default_limits, sizeof default_limits);
 	context->peers = 0;
@@ -139,16 +133,13 @@ static CUresult create_context(struct sim_context **out, CUdevice device, unsign
 
 static CUresult create_current(CUcontext *out, unsigned flags, CUdevice device, unsigned version)
 {
-	CUresult result = sim_device(device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(device));
 	if (!out || flags & ~CU_CTX_FLAGS_MASK)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (stack.depth == SIM_STACK_DEPTH)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&sim_driver.lock);
-	result = create_context(out, device, flags, version, false);
+	CUresult result = create_context(out, device, flags, version, false);
 	pthread_mutex_unlock(&sim_driver.lock);
 	if (result == CUDA_SUCCESS)
 		stack.contexts[stack.depth++] = *out;
@@ -169,12 +160,9 @@ SIM_EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count
 
 SIM_EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	pthread_mutex_lock(&sim_driver.lock);
-	result = check_context(context);
+	CUresult result = check_context(context);
 	if (result == CUDA_SUCCESS && context->primary)
 		result = CUDA_ERROR_INVALID_CONTEXT;
 	if (result == CUDA_SUCCESS)
@@ -187,22 +175,14 @@ SIM_EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 
 CUresult sim_context_check(CUcontext context)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	pthread_mutex_lock(&sim_driver.lock);
-	result = check_context(context);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(check_context(context));
 }
 
 SIM_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
 {
-	CUresult result = sim_context_check(context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_check(context));
 	if (stack.depth == SIM_STACK_DEPTH)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	stack.contexts[stack.depth++] = context;
@@ -211,10 +191,7 @@ SIM_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
 
 SIM_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	if (!stack.depth)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	stack.depth--;
@@ -225,10 +202,7 @@ SIM_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context)
 
 SIM_EXPORT CUresult cuCtxSetCurrent(CUcontext context)
 {
-	CUresult result = context ? sim_context_check(context) : sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context ? sim_context_check(context) : sim_init_ready());
 	if (stack.depth)
 		stack.depth--;
 	if (context)
@@ -238,10 +212,7 @@ SIM_EXPORT CUresult cuCtxSetCurrent(CUcontext context)
 
 SIM_EXPORT CUresult cuCtxGetCurrent(CUcontext *context)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	if (!context)
 		return CUDA_ERROR_INVALID_VALUE;
 	*context = top();
@@ -251,10 +222,8 @@ SIM_EXPORT CUresult cuCtxGetCurrent(CUcontext *context)
 SIM_EXPORT CUresult cuCtxGetDevice(CUdevice *device)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (!device)
 		return CUDA_ERROR_INVALID_VALUE;
 	*device = context->device;
@@ -264,10 +233,8 @@ SIM_EXPORT CUresult cuCtxGetDevice(CUdevice *device)
 SIM_EXPORT CUresult cuCtxGetFlags(unsigned *flags)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (!flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	*flags = context->flags;
@@ -277,10 +244,8 @@ SIM_EXPORT CUresult cuCtxGetFlags(unsigned *flags)
 SIM_EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
 {
 	struct sim_context *current;
-	CUresult result = context ? sim_context_check(context) : sim_context_current(&current);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context ? sim_context_check(context) : sim_context_current(&current));
 	if (!version)
 		return CUDA_ERROR_INVALID_VALUE;
 	*version = (context ? context : current)->version;
@@ -290,10 +255,8 @@ SIM_EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
 SIM_EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (!value)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (limit < 0 || limit >= SIM_LIMITS)
@@ -305,10 +268,8 @@ SIM_EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 SIM_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (limit < 0 || limit >= SIM_LIMITS)
 		return CUDA_ERROR_UNSUPPORTED_LIMIT;
 	context->limits[limit] = value;
@@ -318,12 +279,9 @@ SIM_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 static CUresult set_peer(CUcontext peer, bool enable)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result == CUDA_SUCCESS)
-		result = sim_context_check(peer);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
+	TRY(sim_context_check(peer));
 	uint32_t bit = 1u << peer->device;
 	if (!enable && !(context->peers & bit))
 		return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
@@ -365,8 +323,7 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice number)
 		device->retained++;
 		*out = device->primary;
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice number)
@@ -381,31 +338,23 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice number)
 		result = CUDA_ERROR_INVALID_CONTEXT;
 	else if (--device->retained == 0 && device->primary->alive)
 		end(device->primary);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice number)
 {
-	CUresult result = sim_device(number);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(number));
 	struct sim_device *device = &sim_driver.devices[number];
 	pthread_mutex_lock(&sim_driver.lock);
 	if (device->primary && device->primary->alive)
 		end(device->primary);
 	device->retained = 0;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice number, unsigned flags)
 {
-	CUresult result = sim_device(number);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(number));
 	if (flags & ~CU_CTX_FLAGS_MASK)
 		return CUDA_ERROR_INVALID_VALUE;
 	struct sim_device *device = &sim_driver.devices[number];
@@ -413,22 +362,17 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice number, unsigned flag
 	device->primary_flags = flags;
 	if (device->primary)
 		device->primary->flags = flags;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice number, unsigned *flags, int *active)
 {
-	CUresult result = sim_device(number);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(number));
 	if (!flags || !active)
 		return CUDA_ERROR_INVALID_VALUE;
 	const struct sim_device *device = &sim_driver.devices[number];
 	pthread_mutex_lock(&sim_driver.lock);
 	*flags = device->primary_flags;
 	*active = device->primary && device->primary->alive;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }

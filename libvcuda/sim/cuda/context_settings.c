@@ -9,13 +9,12 @@
 static CUresult get_zero(int *value)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result == CUDA_SUCCESS && !value)
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		*value = 0;
-	return result;
+	TRY(sim_context_current(&context));
+	if (!value)
+		return CUDA_ERROR_INVALID_VALUE;
+	*value = 0;
+	return CUDA_SUCCESS;
 }
 
 static CUresult set_up_to(int value, int limit)
@@ -78,36 +77,29 @@ SIM_EXPORT CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
 SIM_EXPORT CUresult cuCtxSetFlags(unsigned flags)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result == CUDA_SUCCESS && flags & ~CU_CTX_FLAGS_MASK)
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		context->flags = flags;
-	return result;
+	TRY(sim_context_current(&context));
+	if (flags & ~CU_CTX_FLAGS_MASK)
+		return CUDA_ERROR_INVALID_VALUE;
+	context->flags = flags;
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuDeviceGetExecAffinitySupport(int *supported, int type, CUdevice device)
 {
-	CUresult result = sim_device(device);
-
 	(void)type;
-	if (result == CUDA_SUCCESS && !supported)
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		*supported = 0;
-	return result;
+	TRY(sim_device(device));
+	if (!supported)
+		return CUDA_ERROR_INVALID_VALUE;
+	*supported = 0;
+	return CUDA_SUCCESS;
 }
 
 /* rank, access, atomics, arrays: all or none, depending on NVLink */
 SIM_EXPORT CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice from, CUdevice to)
 {
-	CUresult result = sim_device(from);
-
-	if (result == CUDA_SUCCESS)
-		result = sim_device(to);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(from));
+	TRY(sim_device(to));
 	if (!value || attribute < 1 || attribute > 4 || from == to)
 		return CUDA_ERROR_INVALID_VALUE;
 	bool linked = sim_state_linked(sim_driver.devices[from].card, sim_driver.devices[to].card);
@@ -121,12 +113,9 @@ struct device_properties { /* CUdevprop */
 
 SIM_EXPORT CUresult cuDeviceGetProperties(struct device_properties *out, CUdevice device)
 {
-	CUresult result = sim_device(device);
-
-	if (result == CUDA_SUCCESS && !out)
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(device));
+	if (!out)
+		return CUDA_ERROR_INVALID_VALUE;
 	*out = (struct device_properties){
 		1024, {1024, 1024, 64}, {0x7fffffff, 65535, 65535}, 49152, 65536, 32, 0x7fffffff, 65536,
 		(int)sim_device_card(device)->clock_mhz * 1000, 512,
@@ -140,10 +129,8 @@ CUresult cuCtxDestroy_v2(CUcontext context);
 SIM_EXPORT CUresult cuCtxAttach(CUcontext *out, unsigned flags)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (!out || flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);

@@ -62,10 +62,11 @@ static CUresult check_side(const struct sim_copy *copy, const struct sim_side *s
 		return CUDA_ERROR_INVALID_VALUE;
 	if (copy->depth > 1 && side->rows < side->y + copy->height)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = check_range(row_of(side, 0, 0), copy->width, side->on_card);
-	if (result == CUDA_SUCCESS && rows > 1)
-		result = check_range(row_of(side, copy->height - 1, copy->depth - 1), copy->width, side->on_card);
-	return result;
+
+	TRY(check_range(row_of(side, 0, 0), copy->width, side->on_card));
+	if (rows > 1)
+		TRY(check_range(row_of(side, copy->height - 1, copy->depth - 1), copy->width, side->on_card));
+	return CUDA_SUCCESS;
 }
 
 static bool is_nothing(const struct sim_copy *copy)
@@ -77,8 +78,8 @@ CUresult sim_copy_check(const struct sim_copy *copy)
 {
 	if (is_nothing(copy))
 		return CUDA_SUCCESS;
-	CUresult result = check_side(copy, &copy->to);
-	return result == CUDA_SUCCESS ? check_side(copy, &copy->from) : result;
+	TRY(check_side(copy, &copy->to));
+	return check_side(copy, &copy->from);
 }
 
 /*
@@ -95,8 +96,7 @@ static CUresult begin_bytes(CUdeviceptr to, bool to_card, char **target, CUdevic
 		result = locate_bytes(from, part, from_card, source);
 	if (result == CUDA_SUCCESS)
 		sim_allocation_bytes_begin();
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 static void copy_row(CUdeviceptr to, bool to_card, CUdeviceptr from, bool from_card, size_t bytes)
@@ -271,10 +271,11 @@ CUresult sim_copy_fill_check(const struct sim_fill *fill)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!bytes || !fill->height)
 		return CUDA_SUCCESS;
-	CUresult result = check_range(fill->to, bytes, true);
-	if (result == CUDA_SUCCESS && fill->height > 1)
-		result = check_range(fill->to + (fill->height - 1) * fill->pitch, bytes, true);
-	return result;
+
+	TRY(check_range(fill->to, bytes, true));
+	if (fill->height > 1)
+		TRY(check_range(fill->to + (fill->height - 1) * fill->pitch, bytes, true));
+	return CUDA_SUCCESS;
 }
 
 static void repeat(char *at, const struct sim_fill *fill, size_t bytes)

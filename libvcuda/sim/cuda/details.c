@@ -11,12 +11,8 @@
 /* Managed variables, and functions for both host and device, are not read from images. */
 SIM_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *pointer, size_t *size, void *library, const char *name)
 {
-	CUresult result = (pointer || size) && name ? sim_object_lock(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_ERROR_NOT_FOUND;
+	TRY((pointer || size) && name ? sim_object_lock(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE);
+	return sim_object_unlock(CUDA_ERROR_NOT_FOUND);
 }
 
 SIM_EXPORT CUresult cuLibraryGetUnifiedFunction(void **function, void *library, const char *name)
@@ -46,42 +42,35 @@ static unsigned cluster_of(const CUlaunchConfig *config)
 
 static CUresult lock_clustered(const void *out, CUfunction function, const CUlaunchConfig *config, unsigned *sm_count)
 {
-	CUresult result = out && config ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(out && config ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE);
 	const struct sim_card *card = sim_device_card(function->object.context->device);
 	*sm_count = card->sm_count;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return card->compute_major >= 9 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+	return sim_object_unlock(card->compute_major >= 9 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED);
 }
 
 SIM_EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction function, const CUlaunchConfig *config)
 {
 	unsigned sm_count;
-	CUresult result = lock_clustered(size, function, config, &sm_count);
 
-	if (result == CUDA_SUCCESS)
-		*size = CLUSTER;
-	return result;
+	TRY(lock_clustered(size, function, config, &sm_count));
+	*size = CLUSTER;
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const CUlaunchConfig *config)
 {
 	unsigned sm_count;
 	int blocks;
-	CUresult result = lock_clustered(clusters, function, config, &sm_count);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(lock_clustered(clusters, function, config, &sm_count));
 	unsigned cluster = cluster_of(config);
 	if (!cluster || cluster > CLUSTER)
 		return CUDA_ERROR_INVALID_CLUSTER_SIZE;
-	result = cuOccupancyMaxActiveBlocksPerMultiprocessor(
-		&blocks, function, (int)(config->blockDimX * config->blockDimY * config->blockDimZ), config->sharedMemBytes);
-	if (result == CUDA_SUCCESS)
-		*clusters = (int)((unsigned)blocks * sm_count / cluster);
-	return result;
+
+	TRY(cuOccupancyMaxActiveBlocksPerMultiprocessor(
+		&blocks, function, (int)(config->blockDimX * config->blockDimY * config->blockDimZ), config->sharedMemBytes));
+	*clusters = (int)((unsigned)blocks * sm_count / cluster);
+	return CUDA_SUCCESS;
 }
 
 /* Tensor maps: 128 bytes that only kernels read. */
@@ -94,10 +83,8 @@ struct tensor_map {
 static CUresult check_tensor(const void *map, int rank, const void *address)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (sim_device_card(context->device)->compute_major < 9)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	return map && !((uintptr_t)map % 64) && rank >= 1 && rank <= 5 && address && !((uintptr_t)address % 16)
@@ -158,13 +145,11 @@ SIM_EXPORT CUresult cuTensorMapEncodeIm2col(struct tensor_map *map, int type, un
 
 SIM_EXPORT CUresult cuTensorMapReplaceAddress(struct tensor_map *map, void *address)
 {
-	CUresult result = check_tensor(map, 1, address);
-
-	if (result == CUDA_SUCCESS && memcmp(map->magic, "vgpu-map", sizeof map->magic))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		map->address = (uint64_t)(uintptr_t)address;
-	return result;
+	TRY(check_tensor(map, 1, address));
+	if (memcmp(map->magic, "vgpu-map", sizeof map->magic))
+		return CUDA_ERROR_INVALID_VALUE;
+	map->address = (uint64_t)(uintptr_t)address;
+	return CUDA_SUCCESS;
 }
 
 /*
@@ -177,11 +162,10 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
 SIM_EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice *device)
 {
 	struct sim_context *context;
-	CUresult result = device ? sim_stream_context(stream, &context) : CUDA_ERROR_INVALID_VALUE;
 
-	if (result == CUDA_SUCCESS)
-		*device = context->device;
-	return result;
+	TRY(device ? sim_stream_context(stream, &context) : CUDA_ERROR_INVALID_VALUE);
+	*device = context->device;
+	return CUDA_SUCCESS;
 }
 
 /* The attributes state when a source may be read; here it is read in stream order. */

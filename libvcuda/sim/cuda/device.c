@@ -15,10 +15,7 @@ const struct sim_card *sim_device_card(CUdevice device)
 
 CUresult sim_device(CUdevice device)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	return device >= 0 && device < sim_driver.device_count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
@@ -31,10 +28,7 @@ static CUresult checked(CUdevice device, const void *out)
 
 SIM_EXPORT CUresult cuDeviceGetCount(int *count)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	if (!count)
 		return CUDA_ERROR_INVALID_VALUE;
 	*count = sim_driver.device_count;
@@ -43,19 +37,14 @@ SIM_EXPORT CUresult cuDeviceGetCount(int *count)
 
 SIM_EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
-	CUresult result = checked(ordinal, device);
-
-	if (result == CUDA_SUCCESS)
-		*device = ordinal;
-	return result;
+	TRY(checked(ordinal, device));
+	*device = ordinal;
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice device)
 {
-	CUresult result = checked(device, name);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(checked(device, name));
 	if (length <= 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	snprintf(name, (size_t)length, "%s", sim_device_card(device)->name);
@@ -64,28 +53,21 @@ SIM_EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice device)
 
 SIM_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 {
-	CUresult result = checked(device, uuid);
-
-	if (result == CUDA_SUCCESS)
-		memcpy(uuid->bytes, sim_device_card(device)->uuid, sizeof uuid->bytes);
-	return result;
+	TRY(checked(device, uuid));
+	memcpy(uuid->bytes, sim_device_card(device)->uuid, sizeof uuid->bytes);
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
-	CUresult result = checked(device, bytes);
-
-	if (result == CUDA_SUCCESS)
-		*bytes = sim_device_card(device)->memory - sim_device_card(device)->reserved;
-	return result;
+	TRY(checked(device, bytes));
+	*bytes = sim_device_card(device)->memory - sim_device_card(device)->reserved;
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
 {
-	CUresult result = checked(device, major);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(checked(device, major));
 	if (!minor)
 		return CUDA_ERROR_INVALID_VALUE;
 	*major = (int)sim_device_card(device)->compute_major;
@@ -95,10 +77,7 @@ SIM_EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice d
 
 SIM_EXPORT CUresult cuDeviceGetPCIBusId(char *text, int length, CUdevice device)
 {
-	CUresult result = checked(device, text);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(checked(device, text));
 	if (length <= 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	const struct sim_card *card = sim_device_card(device);
@@ -118,10 +97,8 @@ static bool parse_bus_id(const char *text, unsigned *domain, unsigned *bus, unsi
 SIM_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *text)
 {
 	unsigned domain, bus, slot;
-	CUresult result = sim_init_ready();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	if (!device || !text || !parse_bus_id(text, &domain, &bus, &slot))
 		return CUDA_ERROR_INVALID_VALUE;
 	for (int i = 0; i < sim_driver.device_count; i++) {

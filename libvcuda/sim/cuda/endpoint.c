@@ -82,9 +82,7 @@ SIM_EXPORT CUresult cuLogicalEndpointGetLimits(uint64_t *alignment, uint64_t *si
 		return CUDA_ERROR_INVALID_VALUE;
 	if (properties->type != UNICAST)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	CUresult result = sim_device(properties->device);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(properties->device));
 	*alignment = SIM_GRANULARITY;
 	*size = sim_device_card(properties->device)->memory;
 	return CUDA_SUCCESS;
@@ -93,14 +91,12 @@ SIM_EXPORT CUresult cuLogicalEndpointGetLimits(uint64_t *alignment, uint64_t *si
 SIM_EXPORT CUresult cuLogicalEndpointCreate(unsigned id, const CUlogicalEndpointProp *properties)
 {
 	uint64_t alignment, most;
-	CUresult result = cuLogicalEndpointGetLimits(&alignment, &most, properties);
 
-	if (result == CUDA_SUCCESS && (properties->handle_types || properties->flags))
-		result = CUDA_ERROR_NOT_SUPPORTED;
-	if (result == CUDA_SUCCESS && (!properties->size || properties->size % alignment || properties->size > most))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(cuLogicalEndpointGetLimits(&alignment, &most, properties));
+	if (properties->handle_types || properties->flags)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (!properties->size || properties->size % alignment || properties->size > most)
+		return CUDA_ERROR_INVALID_VALUE;
 	struct endpoint *endpoint = lock_endpoints(id, 1);
 	if (!endpoint)
 		return CUDA_ERROR_INVALID_VALUE;

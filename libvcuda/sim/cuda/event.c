@@ -29,10 +29,8 @@ CUevent sim_event_new(struct sim_context *context)
 SIM_EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (!event || flags & ~EVENT_FLAGS || (flags & CU_EVENT_INTERPROCESS && !(flags & CU_EVENT_DISABLE_TIMING)))
 		return CUDA_ERROR_INVALID_VALUE;
 	struct sim_shared *shared = flags & CU_EVENT_INTERPROCESS ? sim_ipc_event_new() : NULL;
@@ -46,8 +44,7 @@ SIM_EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags)
 	} else {
 		sim_ipc_event_drop(shared);
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return sim_object_unlock(*event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 void sim_event_drop_all(struct sim_context *context)
@@ -63,15 +60,11 @@ void sim_event_drop_all(struct sim_context *context)
 
 SIM_EXPORT CUresult cuEventDestroy_v2(CUevent event)
 {
-	CUresult result = sim_object_lock(event, SIM_EVENT);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(event, SIM_EVENT));
 	sim_event_moment_drop(event->moment);
 	sim_ipc_event_drop(event->shared);
 	sim_object_destroy(event);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 /* Gives the event a new moment, which the work shares. Under the lock. */
@@ -103,14 +96,12 @@ static bool is_shared(CUevent event, CUstream stream)
 SIM_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = event};
-	CUresult result = sim_object_lock(event, SIM_EVENT);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(event, SIM_EVENT));
 	bool timed = !(event->flags & CU_EVENT_DISABLE_TIMING);
 	pthread_mutex_unlock(&sim_driver.lock);
 	sim_clock_charge(timed ? SIM_COST_TIMED_RECORD : SIM_COST_RECORD);
-	result = sim_queue_submit(stream, &work, false);
+	CUresult result = sim_queue_submit(stream, &work, false);
 	return result == CUDA_SUCCESS && is_shared(event, stream) ? sim_ipc_event_record(event, stream) : result;
 }
 
@@ -143,8 +134,7 @@ SIM_EXPORT CUresult cuEventQuery(CUevent event)
 		result = sim_ipc_event_query(event);
 	else if (event->moment && !event->moment->reached)
 		result = CUDA_ERROR_NOT_READY;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuEventSynchronize(CUevent event)
@@ -160,8 +150,7 @@ SIM_EXPORT CUresult cuEventSynchronize(CUevent event)
 		sim_ipc_event_synchronize(event);
 	else if (event->moment)
 		result = sim_queue_wait_moment(event->moment);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 static CUresult elapsed(const struct sim_event *start, const struct sim_event *end, float *milliseconds)
@@ -178,10 +167,6 @@ SIM_EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUeve
 {
 	if (!milliseconds)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_object_lock(start, SIM_EVENT);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = sim_object_is(end, SIM_EVENT) ? elapsed(start, end, milliseconds) : CUDA_ERROR_INVALID_HANDLE;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	TRY(sim_object_lock(start, SIM_EVENT));
+	return sim_object_unlock(sim_object_is(end, SIM_EVENT) ? elapsed(start, end, milliseconds) : CUDA_ERROR_INVALID_HANDLE);
 }

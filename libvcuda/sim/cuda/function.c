@@ -45,9 +45,7 @@ SIM_EXPORT CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribut
 {
 	if (!value || attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_object_lock(function, SIM_FUNCTION);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(function, SIM_FUNCTION));
 	*value = attribute_of(function, attribute);
 	return sim_object_unlock(CUDA_SUCCESS);
 }
@@ -57,9 +55,7 @@ SIM_EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute
 	/* Lower attributes are properties of the code. */
 	if (attribute < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attribute >= CU_FUNC_ATTRIBUTE_MAX)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_object_lock(function, SIM_FUNCTION);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(function, SIM_FUNCTION));
 	function->settings[attribute] = value;
 	return sim_object_unlock(CUDA_SUCCESS);
 }
@@ -79,30 +75,21 @@ SIM_EXPORT CUresult cuFuncSetSharedMemConfig(CUfunction function, int config)
 
 SIM_EXPORT CUresult cuFuncGetModule(CUmodule *module, CUfunction function)
 {
-	CUresult result = module ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(module ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE);
 	*module = function->module;
 	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuFuncGetName(const char **name, CUfunction function)
 {
-	CUresult result = name ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(name ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE);
 	*name = function->name;
 	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size)
 {
-	CUresult result = offset ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(offset ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE);
 	const struct sim_kernel *kernel = function->kernel;
 	if (!kernel || index >= kernel->parameter_count)
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
@@ -115,10 +102,7 @@ SIM_EXPORT CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t
 /* Loading is eager: every existing function is loaded. */
 SIM_EXPORT CUresult cuFuncIsLoaded(int *state, CUfunction function)
 {
-	CUresult result = state ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(state ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE);
 	*state = 1;
 	return sim_object_unlock(CUDA_SUCCESS);
 }
@@ -146,9 +130,7 @@ SIM_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *bl
 {
 	if (!blocks || threads <= 0 || flags > 1)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_object_lock(function, SIM_FUNCTION);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(function, SIM_FUNCTION));
 	const struct sim_card *card = sim_device_card(function->object.context->device);
 	*blocks = threads > (int)MAX_THREADS_PER_BLOCK ? 0 : (int)blocks_per_sm(card, threads, shared);
 	return sim_object_unlock(CUDA_SUCCESS);
@@ -198,9 +180,7 @@ SIM_EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfun
 {
 	if (!bytes || blocks <= 0 || threads <= 0)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_object_lock(function, SIM_FUNCTION);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(function, SIM_FUNCTION));
 	*bytes = sim_attribute_shared_per_sm(sim_device_card(function->object.context->device)) / (size_t)blocks - 1024;
 	return sim_object_unlock(CUDA_SUCCESS);
 }

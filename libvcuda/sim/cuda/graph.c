@@ -93,8 +93,7 @@ CUresult sim_graph_lock(CUgraph graph, const CUgraphNode *dependencies, size_t c
 	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
 		if (sim_object_is(dependencies[i], SIM_NODE) && dependencies[i]->graph == graph)
 			continue;
-		pthread_mutex_unlock(&sim_driver.lock);
-		return CUDA_ERROR_INVALID_VALUE;
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	}
 	return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
 }
@@ -104,18 +103,14 @@ CUresult sim_graph_lock_node(CUgraphNode node, int type)
 	CUresult result = sim_object_lock(node, SIM_NODE);
 
 	if (result == CUDA_SUCCESS && type >= 0 && node->work.type != type) {
-		pthread_mutex_unlock(&sim_driver.lock);
-		return CUDA_ERROR_INVALID_VALUE;
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	}
 	return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
 SIM_EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	if (!graph || flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
@@ -125,10 +120,7 @@ SIM_EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
 
 SIM_EXPORT CUresult cuGraphDestroy(CUgraph graph)
 {
-	CUresult result = sim_graph_lock(graph, NULL, 0, &graph);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_graph_lock(graph, NULL, 0, &graph));
 	if (graph->is_child)
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	sim_graph_free(graph);
@@ -146,10 +138,8 @@ static struct sim_node *copy_of(const struct sim_graph *graph, const struct sim_
 static CUresult clone_node(struct sim_graph *graph, struct sim_node *original)
 {
 	struct sim_node *node;
-	CUresult result = sim_graph_add(graph, NULL, 0, &original->work, &node);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_graph_add(graph, NULL, 0, &original->work, &node));
 	node->original = original;
 	for (size_t i = 0; i < original->dependency_count; i++) {
 		CUgraphNode on = copy_of(graph, original->dependencies[i]);
@@ -160,7 +150,7 @@ static CUresult clone_node(struct sim_graph *graph, struct sim_node *original)
 		return sim_graph_condition_choice_clone(node, original);
 	if (!original->child)
 		return CUDA_SUCCESS;
-	result = sim_graph_clone(&node->child, original->child);
+	CUresult result = sim_graph_clone(&node->child, original->child);
 	if (node->child)
 		node->child->is_child = true;
 	return result;
@@ -184,17 +174,13 @@ CUresult sim_graph_clone(struct sim_graph **out, struct sim_graph *original)
 
 SIM_EXPORT CUresult cuGraphClone(CUgraph *out, CUgraph original)
 {
-	CUresult result = sim_graph_lock(original, NULL, 0, out);
-
-	return result == CUDA_SUCCESS ? sim_object_unlock(sim_graph_clone(out, original)) : result;
+	TRY(sim_graph_lock(original, NULL, 0, out));
+	return sim_object_unlock(sim_graph_clone(out, original));
 }
 
 SIM_EXPORT CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode original, CUgraph graph)
 {
-	CUresult result = sim_graph_lock(graph, NULL, 0, out);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_graph_lock(graph, NULL, 0, out));
 	*out = copy_of(graph, original);
 	return sim_object_unlock(*out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
@@ -203,13 +189,11 @@ SIM_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, co
                                              size_t count, CUgraph child)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
-	CUresult result = sim_graph_lock(graph, dependencies, count, out);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_graph_lock(graph, dependencies, count, out));
 	if (!sim_object_is(child, SIM_GRAPH))
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
-	result = sim_graph_add(graph, dependencies, count, &work, out);
+	CUresult result = sim_graph_add(graph, dependencies, count, &work, out);
 	if (result == CUDA_SUCCESS)
 		result = sim_graph_clone(&(*out)->child, child);
 	if (result == CUDA_SUCCESS)
@@ -219,20 +203,14 @@ SIM_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, co
 
 SIM_EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph)
 {
-	CUresult result = graph ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_GRAPH) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(graph ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_GRAPH) : CUDA_ERROR_INVALID_VALUE);
 	*graph = node->child;
 	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
 {
-	CUresult result = type ? sim_graph_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(type ? sim_graph_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE);
 	*type = node->work.type;
 	return sim_object_unlock(CUDA_SUCCESS);
 }
@@ -258,16 +236,14 @@ static CUresult list_nodes(const struct sim_graph *graph, bool roots_only, CUgra
 
 SIM_EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
-	CUresult result = sim_graph_lock(graph, NULL, 0, count);
-
-	return result == CUDA_SUCCESS ? sim_object_unlock(list_nodes(graph, false, nodes, count)) : result;
+	TRY(sim_graph_lock(graph, NULL, 0, count));
+	return sim_object_unlock(list_nodes(graph, false, nodes, count));
 }
 
 SIM_EXPORT CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
-	CUresult result = sim_graph_lock(graph, NULL, 0, count);
-
-	return result == CUDA_SUCCESS ? sim_object_unlock(list_nodes(graph, true, nodes, count)) : result;
+	TRY(sim_graph_lock(graph, NULL, 0, count));
+	return sim_object_unlock(list_nodes(graph, true, nodes, count));
 }
 
 /* The edges from `from` (NULL: any node) to `to` (NULL: any node). */
@@ -295,26 +271,19 @@ static CUresult list_edges(const struct sim_graph *graph, const struct sim_node 
 
 SIM_EXPORT CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count)
 {
-	CUresult result = sim_graph_lock(graph, NULL, 0, count);
-
-	return result == CUDA_SUCCESS ? sim_object_unlock(list_edges(graph, NULL, NULL, from, to, count)) : result;
+	TRY(sim_graph_lock(graph, NULL, 0, count));
+	return sim_object_unlock(list_edges(graph, NULL, NULL, from, to, count));
 }
 
 SIM_EXPORT CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *dependencies, size_t *count)
 {
-	CUresult result = count ? sim_graph_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(count ? sim_graph_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE);
 	return sim_object_unlock(list_edges(node->graph, NULL, node, dependencies, NULL, count));
 }
 
 SIM_EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *dependents, size_t *count)
 {
-	CUresult result = count ? sim_graph_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(count ? sim_graph_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE);
 	return sim_object_unlock(list_edges(node->graph, node, NULL, NULL, dependents, count));
 }
 
@@ -379,11 +348,9 @@ SIM_EXPORT CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *
 
 SIM_EXPORT CUresult cuGraphDestroyNode(CUgraphNode node)
 {
-	CUresult result = sim_graph_lock_node(node, -1);
 	size_t left = 0;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_graph_lock_node(node, -1));
 	if (node->work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->work.type == CU_GRAPH_NODE_TYPE_MEM_FREE)
 		return sim_object_unlock(CUDA_ERROR_NOT_SUPPORTED);
 	struct sim_graph *graph = node->graph;

@@ -30,22 +30,17 @@ CUresult sim_graph_condition_choice_add(NODE, CUDA_CONDITIONAL_NODE_PARAMS *p);
 SIM_EXPORT CUresult cuGraphConditionalHandleCreate(struct sim_condition **out, CUgraph graph, CUcontext context,
                                                    unsigned value, unsigned flags)
 {
-	CUresult result = out && !(flags & ~(unsigned)ASSIGN_DEFAULT) ? sim_init_ready() : CUDA_ERROR_INVALID_VALUE;
-
-	if (result == CUDA_SUCCESS && context)
-		result = sim_context_check(context);
-	if (result == CUDA_SUCCESS)
-		result = sim_graph_lock(graph, NULL, 0, out);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(out && !(flags & ~(unsigned)ASSIGN_DEFAULT) ? sim_init_ready() : CUDA_ERROR_INVALID_VALUE);
+	if (context)
+		TRY(sim_context_check(context));
+	TRY(sim_graph_lock(graph, NULL, 0, out));
 	*out = sim_object_create(sizeof **out, SIM_CONDITION, NULL);
 	if (*out) {
 		(*out)->value = flags & ASSIGN_DEFAULT ? value : 0;
 		(*out)->next = graph->conditions;
 		graph->conditions = *out;
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return sim_object_unlock(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 void sim_graph_condition_drop_all(struct sim_graph *graph)
@@ -149,6 +144,5 @@ CUresult sim_graph_condition_choice_add(NODE, CUDA_CONDITIONAL_NODE_PARAMS *p)
 	} else {
 		sim_graph_condition_choice_drop(&holder);
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }

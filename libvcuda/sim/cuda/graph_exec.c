@@ -16,9 +16,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long 
 {
 	if (flags & ~(unsigned long long)CU_GRAPH_INSTANTIATE_FLAGS)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_graph_lock(graph, NULL, 0, out);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_graph_lock(graph, NULL, 0, out));
 	struct sim_exec *exec = sim_object_create(sizeof *exec, SIM_EXEC, NULL);
 	if (!exec)
 		return sim_object_unlock(CUDA_ERROR_OUT_OF_MEMORY);
@@ -58,10 +56,7 @@ SIM_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph grap
 
 SIM_EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
-	CUresult result = sim_object_lock(exec, SIM_EXEC);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(exec, SIM_EXEC));
 	sim_graph_plan_free(&exec->plan);
 	sim_object_destroy(exec);
 	return sim_object_unlock(CUDA_SUCCESS);
@@ -69,10 +64,7 @@ SIM_EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 
 SIM_EXPORT CUresult cuGraphExecGetFlags(CUgraphExec exec, unsigned long long *flags)
 {
-	CUresult result = flags ? sim_object_lock(exec, SIM_EXEC) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(flags ? sim_object_lock(exec, SIM_EXEC) : CUDA_ERROR_INVALID_VALUE);
 	*flags = exec->flags;
 	return sim_object_unlock(CUDA_SUCCESS);
 }
@@ -135,10 +127,7 @@ static int update(struct sim_exec *exec, const struct sim_graph *graph, CUgraphN
 
 static CUresult update_from(CUgraphExec exec, CUgraph graph, int *how, CUgraphNode *culprit)
 {
-	CUresult result = sim_graph_lock(graph, NULL, 0, how);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_graph_lock(graph, NULL, 0, how));
 	*culprit = NULL;
 	if (!sim_object_is(exec, SIM_EXEC))
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
@@ -174,10 +163,7 @@ static struct sim_step *find_step(CUgraphExec exec, CUgraphNode node)
 
 SIM_EXPORT CUresult cuGraphNodeSetEnabled(CUgraphExec exec, CUgraphNode node, unsigned enabled)
 {
-	CUresult result = sim_object_lock(exec, SIM_EXEC);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(exec, SIM_EXEC));
 	struct sim_step *step = find_step(exec, node);
 	if (step)
 		step->disabled = !enabled;
@@ -186,10 +172,7 @@ SIM_EXPORT CUresult cuGraphNodeSetEnabled(CUgraphExec exec, CUgraphNode node, un
 
 SIM_EXPORT CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode node, unsigned *enabled)
 {
-	CUresult result = enabled ? sim_object_lock(exec, SIM_EXEC) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enabled ? sim_object_lock(exec, SIM_EXEC) : CUDA_ERROR_INVALID_VALUE);
 	const struct sim_step *step = find_step(exec, node);
 	if (step)
 		*enabled = !step->disabled;
@@ -218,10 +201,7 @@ static CUresult change_child(CUgraphExec exec, CUgraphNode node, const struct si
 
 SIM_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child)
 {
-	CUresult result = sim_object_lock(exec, SIM_EXEC);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(exec, SIM_EXEC));
 	return sim_object_unlock(sim_object_is(child, SIM_GRAPH) ? change_child(exec, node, child)
 								 : CUDA_ERROR_INVALID_VALUE);
 }
@@ -229,10 +209,7 @@ SIM_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraph
 /* Copies the present steps: later changes to the graph do not change what was launched. */
 static CUresult snapshot(CUgraphExec exec, struct sim_plan *plan, unsigned long long *flags)
 {
-	CUresult result = sim_object_lock(exec, SIM_EXEC);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(exec, SIM_EXEC));
 	*flags = exec->flags;
 	return sim_object_unlock(sim_graph_plan_copy(plan, &exec->plan) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
@@ -375,13 +352,10 @@ SIM_EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
 	struct sim_context *context;
 	unsigned long long flags;
 	struct sim_plan plan;
-	CUresult result = sim_stream_context(stream, &context);
 
-	if (result == CUDA_SUCCESS)
-		result = snapshot(exec, &plan, &flags);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = sim_graph_memory_reserve(plan.steps, plan.count);
+	TRY(sim_stream_context(stream, &context));
+	TRY(snapshot(exec, &plan, &flags));
+	CUresult result = sim_graph_memory_reserve(plan.steps, plan.count);
 	sim_graph_plan_free(&plan);
 	return result;
 }

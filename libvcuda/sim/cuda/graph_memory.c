@@ -54,10 +54,7 @@ void sim_graph_memory_of(CUdevice device)
 
 SIM_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
-	CUresult result = sim_device(device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(device));
 	pthread_mutex_lock(&sim_driver.lock);
 	sim_graph_memory_of(device);
 	return sim_object_unlock(CUDA_SUCCESS);
@@ -65,10 +62,7 @@ SIM_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 
 SIM_EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
 {
-	CUresult result = sim_device(device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(device));
 	if (!value || attribute < 0 || attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
@@ -81,10 +75,7 @@ SIM_EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute,
 /* Only the high marks can be set, and only to 0: they restart from there. */
 SIM_EXPORT CUresult cuDeviceSetGraphMemAttribute(CUdevice device, int attribute, void *value)
 {
-	CUresult result = sim_device(device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(device));
 	if (!value || *(uint64_t *)value ||
 	    (attribute != CU_GRAPH_MEM_ATTR_USED_MEM_HIGH && attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -102,9 +93,7 @@ SIM_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, con
 {
 	if (!p || !p->bytesize || p->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_device(p->poolProps.location.id);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(p->poolProps.location.id));
 	if (p->bytesize > sim_device_card(p->poolProps.location.id)->memory)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	char *at = sim_allocation_reserve_addresses((p->bytesize + 0xffff) & ~(size_t)0xffff, 1 << 21, 0);
@@ -114,20 +103,15 @@ SIM_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, con
 		.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
 		.memory = {(CUdeviceptr)(uintptr_t)at, p->bytesize, p->poolProps.location.id},
 	};
-	result = sim_graph_lock(graph, dependencies, count, node);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = sim_graph_add(graph, dependencies, count, &work, node);
+	TRY(sim_graph_lock(graph, dependencies, count, node));
+	CUresult result = sim_graph_add(graph, dependencies, count, &work, node);
 	p->dptr = work.memory.pointer;
 	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
-	CUresult result = p ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_MEM_ALLOC) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(p ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_MEM_ALLOC) : CUDA_ERROR_INVALID_VALUE);
 	*p = (CUDA_MEM_ALLOC_NODE_PARAMS){
 		.poolProps = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, node->work.memory.device}},
 		.bytesize = node->work.memory.bytes,
@@ -140,19 +124,14 @@ SIM_EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, cons
                                           size_t count, CUdeviceptr pointer)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .memory.pointer = pointer};
-	CUresult result = pointer ? sim_graph_lock(graph, dependencies, count, node) : CUDA_ERROR_INVALID_VALUE;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(pointer ? sim_graph_lock(graph, dependencies, count, node) : CUDA_ERROR_INVALID_VALUE);
 	return sim_object_unlock(sim_graph_add(graph, dependencies, count, &work, node));
 }
 
 SIM_EXPORT CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *pointer)
 {
-	CUresult result = pointer ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_MEM_FREE) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(pointer ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_MEM_FREE) : CUDA_ERROR_INVALID_VALUE);
 	*pointer = node->work.memory.pointer;
 	return sim_object_unlock(CUDA_SUCCESS);
 }
@@ -216,9 +195,8 @@ static CUresult free_left_over(const struct sim_step *steps, size_t count, unsig
 
 CUresult sim_graph_memory_prepare(const struct sim_step *steps, size_t count, unsigned long long flags, CUstream stream)
 {
-	CUresult result = free_left_over(steps, count, flags, stream);
-
-	return result == CUDA_SUCCESS ? sim_graph_memory_reserve(steps, count) : result;
+	TRY(free_left_over(steps, count, flags, stream));
+	return sim_graph_memory_reserve(steps, count);
 }
 
 void sim_graph_memory_alloc(const struct sim_work *work)

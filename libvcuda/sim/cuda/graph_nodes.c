@@ -48,13 +48,9 @@ static CUresult host_from(const CUDA_HOST_NODE_PARAMS *p, struct sim_work *work)
 
 static CUresult event_from(int type, CUevent event, struct sim_work *work)
 {
-	CUresult result = sim_object_lock(event, SIM_EVENT);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(event, SIM_EVENT));
 	*work = (struct sim_work){.type = type, .event = event};
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 CUresult sim_graph_nodes_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
@@ -64,9 +60,7 @@ CUresult sim_graph_nodes_add(CUgraphNode *node, CUgraph graph, const CUgraphNode
 		result = sim_graph_lock(graph, dependencies, count, node);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = sim_graph_add(graph, dependencies, count, work, node);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(sim_graph_add(graph, dependencies, count, work, node));
 }
 
 #define NODE CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count
@@ -133,8 +127,7 @@ CUresult sim_graph_nodes_change(CUgraphNode node, CUresult result, const struct 
 	if (result != CUDA_SUCCESS)
 		return result;
 	node->work = *work;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 CUresult sim_graph_nodes_change_step(CUgraphExec exec, CUgraphNode node, CUresult result, const struct sim_work *work)
@@ -151,8 +144,7 @@ CUresult sim_graph_nodes_change_step(CUgraphExec exec, CUgraphNode node, CUresul
 		step->work = *work;
 		result = CUDA_SUCCESS;
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p)
@@ -249,10 +241,7 @@ SIM_EXPORT CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNo
 /* Argument values are not kept, because nothing computes with them. */
 static CUresult get_launch(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out, size_t size)
 {
-	CUresult result = out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL) : CUDA_ERROR_INVALID_VALUE);
 	const struct sim_launch *launch = &node->work.launch;
 	CUDA_KERNEL_NODE_PARAMS full = {
 		.func = launch->function,
@@ -261,8 +250,7 @@ static CUresult get_launch(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out, size_
 		.sharedMemBytes = launch->shared,
 	};
 	memcpy(out, &full, size);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out)
@@ -278,10 +266,7 @@ SIM_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_
 /* An array is reported as the memory behind it. */
 SIM_EXPORT CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *out)
 {
-	CUresult result = out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_MEMCPY) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_MEMCPY) : CUDA_ERROR_INVALID_VALUE);
 	const struct sim_copy *copy = &node->work.copy;
 	*out = (CUDA_MEMCPY3D){
 		.srcXInBytes = copy->from.x, .srcY = copy->from.y, .srcZ = copy->from.z,
@@ -292,42 +277,29 @@ SIM_EXPORT CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *
 		.dstDevice = copy->to.base, .dstPitch = copy->to.pitch, .dstHeight = copy->to.rows,
 		.WidthInBytes = copy->width, .Height = copy->height, .Depth = copy->depth,
 	};
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *out)
 {
-	CUresult result = out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_MEMSET) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_MEMSET) : CUDA_ERROR_INVALID_VALUE);
 	const struct sim_fill *fill = &node->work.fill;
 	*out = (CUDA_MEMSET_NODE_PARAMS){fill->to, fill->pitch, fill->value, fill->element, fill->width, fill->height};
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS *out)
 {
-	CUresult result = out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_HOST) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_HOST) : CUDA_ERROR_INVALID_VALUE);
 	*out = (CUDA_HOST_NODE_PARAMS){node->work.host.function, node->work.host.argument};
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 static CUresult get_event(CUgraphNode node, int type, CUevent *event)
 {
-	CUresult result = event ? sim_graph_lock_node(node, type) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(event ? sim_graph_lock_node(node, type) : CUDA_ERROR_INVALID_VALUE);
 	*event = node->work.event;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent *event)

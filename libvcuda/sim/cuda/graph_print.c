@@ -58,11 +58,9 @@ static void print_graph(FILE *file, const struct sim_graph *graph, unsigned *clu
 SIM_EXPORT CUresult cuGraphDebugDotPrint(CUgraph graph, const char *path, unsigned flags)
 {
 	unsigned clusters = 0;
-	CUresult result = sim_graph_lock(graph, NULL, 0, path);
 
 	(void)flags;
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_graph_lock(graph, NULL, 0, path));
 	FILE *file = fopen(path, "we");
 	if (file) {
 		fprintf(file, "digraph dot {\n");
@@ -72,6 +70,5 @@ SIM_EXPORT CUresult cuGraphDebugDotPrint(CUgraph graph, const char *path, unsign
 	bool written = file && !ferror(file);
 	if (file && fclose(file) != 0)
 		written = false;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return written ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+	return sim_object_unlock(written ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM);
 }

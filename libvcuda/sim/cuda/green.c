@@ -88,9 +88,8 @@ static bool is_resource(const CUdevResource *resource)
 
 SIM_EXPORT CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *out, int type)
 {
-	CUresult result = sim_device(device);
-
-	return result == CUDA_SUCCESS ? give_resource(out, type, device, sim_device_card(device)->sm_count) : result;
+	TRY(sim_device(device));
+	return give_resource(out, type, device, sim_device_card(device)->sm_count);
 }
 
 static unsigned count_of(const struct sim_context *context)
@@ -100,19 +99,15 @@ static unsigned count_of(const struct sim_context *context)
 
 SIM_EXPORT CUresult cuCtxGetDevResource(CUcontext context, CUdevResource *out, int type)
 {
-	CUresult result = sim_context_check(context);
-
-	return result == CUDA_SUCCESS ? give_resource(out, type, context->device, count_of(context)) : result;
+	TRY(sim_context_check(context));
+	return give_resource(out, type, context->device, count_of(context));
 }
 
 /* Makes groups of at least `least` multiprocessors, as many as fit. Without an array it only counts them. */
 SIM_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned *group_count, const CUdevResource *input,
                                                 CUdevResource *remaining, unsigned flags, unsigned least)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	if (!group_count || !is_resource(input) || flags > 3)
 		return CUDA_ERROR_INVALID_VALUE;
 	CUdevice device = (CUdevice)input->device;
@@ -132,11 +127,9 @@ SIM_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned 
 
 SIM_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *out, CUdevResource *resources, unsigned count)
 {
-	CUresult result = sim_init_ready();
 	unsigned total = 0;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	if (!out || !resources || !count)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (unsigned i = 0; i < count; i++) {
@@ -152,18 +145,15 @@ SIM_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *out, CUdevResou
 		(*out)->device = (CUdevice)resources[0].device;
 		(*out)->count = total;
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return sim_object_unlock(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 /* Makes a context without making it current. */
 static CUresult make_context(struct sim_context **context, CUdevice device, unsigned count)
 {
 	CUcontext popped;
-	CUresult result = cuCtxCreate_v2(context, 0, device);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(cuCtxCreate_v2(context, 0, device));
 	(*context)->sm_count = count;
 	return cuCtxPopCurrent_v2(&popped);
 }
@@ -179,9 +169,7 @@ SIM_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc resource
 	unsigned count = resources->count;
 	bool fits = resources->device == device;
 	pthread_mutex_unlock(&sim_driver.lock);
-	result = fits ? make_context(&context, device, count) : CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(fits ? make_context(&context, device, count) : CUDA_ERROR_INVALID_VALUE);
 	pthread_mutex_lock(&sim_driver.lock);
 	*out = sim_object_create(sizeof **out, SIM_GREEN, NULL);
 	if (*out) {
@@ -242,11 +230,9 @@ SIM_EXPORT CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource *ou
 static CUresult in_order(CUcontext context, CUevent event, bool records)
 {
 	CUcontext popped;
-	CUresult result = cuCtxPushCurrent_v2(context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = records ? cuEventRecord(event, NULL) : cuStreamWaitEvent(NULL, event, 0);
+	TRY(cuCtxPushCurrent_v2(context));
+	CUresult result = records ? cuEventRecord(event, NULL) : cuStreamWaitEvent(NULL, event, 0);
 	cuCtxPopCurrent_v2(&popped);
 	return result;
 }
@@ -295,21 +281,18 @@ SIM_EXPORT CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, u
 SIM_EXPORT CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx *out)
 {
 	struct sim_context *context;
-	CUresult result = out ? sim_stream_context(stream, &context) : CUDA_ERROR_INVALID_VALUE;
 
-	if (result == CUDA_SUCCESS)
-		*out = context->green;
-	return result;
+	TRY(out ? sim_stream_context(stream, &context) : CUDA_ERROR_INVALID_VALUE);
+	*out = context->green;
+	return CUDA_SUCCESS;
 }
 
 /* MPS calls the number of multiprocessors execution affinity. */
 SIM_EXPORT CUresult cuCtxGetExecAffinity(int affinity[2], int type)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (!affinity || type)
 		return affinity ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : CUDA_ERROR_INVALID_VALUE;
 	affinity[0] = type;

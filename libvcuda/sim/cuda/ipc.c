@@ -189,13 +189,9 @@ SIM_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle o
 	memcpy(&handle, &opaque, sizeof handle);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = pointer && flags <= 1 ? sim_ipc_check(&handle, SIM_IPC_MEMORY) : CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(pointer && flags <= 1 ? sim_ipc_check(&handle, SIM_IPC_MEMORY) : CUDA_ERROR_INVALID_VALUE);
 	pthread_mutex_lock(&sim_driver.lock);
-	result = open_memory(context, &handle, pointer);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(open_memory(context, &handle, pointer));
 }
 
 SIM_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
@@ -210,8 +206,7 @@ SIM_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 		result = CUDA_ERROR_INVALID_VALUE;
 	else if (--allocation->imports == 0)
 		sim_allocation_free(allocation);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 /*
@@ -244,10 +239,8 @@ SIM_EXPORT CUresult cuImportExternalMemory(struct sim_external **out, const stru
 	int fd, life;
 	struct sim_allocation *allocation;
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (!out || !from)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (from->type != EXTERNAL_FD)
@@ -255,7 +248,7 @@ SIM_EXPORT CUresult cuImportExternalMemory(struct sim_external **out, const stru
 	pthread_mutex_lock(&sim_driver.lock);
 	*out = sim_object_create(sizeof **out, SIM_EXTERNAL, context);
 	bool is_exported = sim_share_import(from->handle.fd, &fd, &life);
-	result = *out ? sim_ipc_import(context, SIM_EXTERNAL_MEMORY, &handle, is_exported ? fd : from->handle.fd, &allocation)
+	CUresult result = *out ? sim_ipc_import(context, SIM_EXTERNAL_MEMORY, &handle, is_exported ? fd : from->handle.fd, &allocation)
 	              : CUDA_ERROR_OUT_OF_MEMORY;
 	if (is_exported)
 		close(fd);
@@ -269,8 +262,7 @@ SIM_EXPORT CUresult cuImportExternalMemory(struct sim_external **out, const stru
 	} else if (*out) {
 		sim_object_destroy(*out);
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, struct sim_external *external,
@@ -284,16 +276,12 @@ SIM_EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, struct
 		result = CUDA_ERROR_INVALID_VALUE;
 	else
 		*pointer = external->base + buffer->offset;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuDestroyExternalMemory(struct sim_external *external)
 {
-	CUresult result = sim_object_lock(external, SIM_EXTERNAL);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(external, SIM_EXTERNAL));
 	CUdeviceptr base = external->base;
 	sim_object_destroy(external);
 	pthread_mutex_unlock(&sim_driver.lock);

@@ -136,10 +136,8 @@ static bool has_come(void *argument)
 CUresult sim_ipc_event_record(CUevent event, CUstream stream)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host.function = reach};
-	CUresult result = sim_object_lock(event, SIM_EVENT);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(event, SIM_EVENT));
 	struct page *page = event->shared->page;
 	struct record *record = hold_record(event, 0);
 	work.host.argument = record;
@@ -148,7 +146,7 @@ CUresult sim_ipc_event_record(CUevent event, CUstream stream)
 		record->number = __atomic_add_fetch(&page->recorded, 1, __ATOMIC_ACQ_REL);
 	}
 	pthread_mutex_unlock(&sim_driver.lock);
-	result = record ? sim_queue_submit(stream, &work, false) : CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = record ? sim_queue_submit(stream, &work, false) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (result != CUDA_SUCCESS && record)
 		reach(record);
 	return result;
@@ -156,11 +154,9 @@ CUresult sim_ipc_event_record(CUevent event, CUstream stream)
 
 CUresult sim_ipc_event_wait(CUstream stream, CUevent event)
 {
-	CUresult result = sim_object_lock(event, SIM_EVENT);
 	struct record *record = NULL;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(event, SIM_EVENT));
 	uint64_t number = recorded(event->shared);
 	struct sim_shared *shared = event->shared;
 	bool waits = !is_reached(shared, number);
@@ -169,7 +165,7 @@ CUresult sim_ipc_event_wait(CUstream stream, CUevent event)
 	pthread_mutex_unlock(&sim_driver.lock);
 	if (!waits)
 		return sim_stream_check(stream);
-	result = record ? sim_watch(stream, has_come, record) : CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = record ? sim_watch(stream, has_come, record) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (result != CUDA_SUCCESS && record)
 		let_go(shared);
 	return result;
@@ -251,6 +247,5 @@ SIM_EXPORT CUresult cuIpcOpenEventHandle(CUevent *out, CUipcEventHandle opaque)
 	} else {
 		sim_ipc_event_drop(shared);
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return sim_object_unlock(event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }

@@ -62,9 +62,7 @@ CUresult sim_launch_prepare(const struct sim_launch *launch, void **arguments, s
 	if (!extent_fits(launch->grid, 0x7fffffff, 65535, 65535) || !extent_fits(launch->block, 1024, 1024, 64) ||
 	    product(launch->block) > MAX_THREADS_PER_BLOCK)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_object_lock(launch->function, SIM_FUNCTION);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(launch->function, SIM_FUNCTION));
 	*work = (struct sim_work){
 		.type = CU_GRAPH_NODE_TYPE_KERNEL,
 		.launch = *launch,
@@ -75,24 +73,19 @@ CUresult sim_launch_prepare(const struct sim_launch *launch, void **arguments, s
 		memcpy(&work->meeting, arguments[1], sizeof work->meeting);
 		memcpy(&work->parties, arguments[2], sizeof work->parties);
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 static CUresult launch(const struct sim_launch *launch, CUstream stream, void **arguments, void **extra)
 {
 	struct sim_context *context;
 	struct sim_work work;
-	CUresult result = sim_context_current(&context);
 
-	if (result == CUDA_SUCCESS && arguments && extra)
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		result = sim_stream_context(stream, &context);
-	if (result == CUDA_SUCCESS)
-		result = sim_launch_prepare(launch, arguments, &work);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
+	if (arguments && extra)
+		return CUDA_ERROR_INVALID_VALUE;
+	TRY(sim_stream_context(stream, &context));
+	TRY(sim_launch_prepare(launch, arguments, &work));
 	sim_green_restrict(&work, context);
 	sim_clock_pay(SIM_COST_LAUNCH);
 	return sim_queue_submit(stream, &work, false);

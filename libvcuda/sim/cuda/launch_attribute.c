@@ -61,30 +61,26 @@ static struct sim_attributes **of_stream(struct sim_stream *stream)
 SIM_EXPORT CUresult cuStreamSetAttribute(CUstream handle, int id, const void *value)
 {
 	struct sim_stream *stream;
-	CUresult result = check_attribute(id, value);
 
-	if (result == CUDA_SUCCESS)
-		result = sim_stream_lock(handle, &stream);
-	return result == CUDA_SUCCESS ? sim_object_unlock(set(of_stream(stream), id, value)) : result;
+	TRY(check_attribute(id, value));
+	TRY(sim_stream_lock(handle, &stream));
+	return sim_object_unlock(set(of_stream(stream), id, value));
 }
 
 SIM_EXPORT CUresult cuStreamGetAttribute(CUstream handle, int id, void *value)
 {
 	struct sim_stream *stream;
-	CUresult result = check_attribute(id, value);
 
-	if (result == CUDA_SUCCESS)
-		result = sim_stream_lock(handle, &stream);
-	return result == CUDA_SUCCESS ? sim_object_unlock(get_launch_attribute(*of_stream(stream), id, value)) : result;
+	TRY(check_attribute(id, value));
+	TRY(sim_stream_lock(handle, &stream));
+	return sim_object_unlock(get_launch_attribute(*of_stream(stream), id, value));
 }
 
 SIM_EXPORT CUresult cuStreamCopyAttributes(CUstream to, CUstream from)
 {
 	struct sim_stream *target;
-	CUresult result = sim_stream_lock(to, &target);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_stream_lock(to, &target));
 	if (!sim_object_is(from, SIM_STREAM))
 		return sim_object_unlock(CUDA_ERROR_INVALID_HANDLE);
 	return sim_object_unlock(copy(of_stream(target), *of_stream(from)));
@@ -92,28 +88,21 @@ SIM_EXPORT CUresult cuStreamCopyAttributes(CUstream to, CUstream from)
 
 SIM_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, int id, const void *value)
 {
-	CUresult result = check_attribute(id, value);
-
-	if (result == CUDA_SUCCESS)
-		result = sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL);
-	return result == CUDA_SUCCESS ? sim_object_unlock(set(&node->attributes, id, value)) : result;
+	TRY(check_attribute(id, value));
+	TRY(sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL));
+	return sim_object_unlock(set(&node->attributes, id, value));
 }
 
 SIM_EXPORT CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, int id, void *value)
 {
-	CUresult result = check_attribute(id, value);
-
-	if (result == CUDA_SUCCESS)
-		result = sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL);
-	return result == CUDA_SUCCESS ? sim_object_unlock(get_launch_attribute(node->attributes, id, value)) : result;
+	TRY(check_attribute(id, value));
+	TRY(sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL));
+	return sim_object_unlock(get_launch_attribute(node->attributes, id, value));
 }
 
 SIM_EXPORT CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from)
 {
-	CUresult result = sim_graph_lock_node(to, CU_GRAPH_NODE_TYPE_KERNEL);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_graph_lock_node(to, CU_GRAPH_NODE_TYPE_KERNEL));
 	if (!sim_object_is(from, SIM_NODE) || from->work.type != CU_GRAPH_NODE_TYPE_KERNEL)
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	return sim_object_unlock(copy(&to->attributes, from->attributes));

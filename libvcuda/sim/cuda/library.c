@@ -92,10 +92,7 @@ SIM_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, 
 
 SIM_EXPORT CUresult cuLibraryUnload(CUlibrary library)
 {
-	CUresult result = sim_object_lock(library, SIM_LIBRARY);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(library, SIM_LIBRARY));
 	while (library->loaded) {
 		struct loaded *at = library->loaded;
 		library->loaded = at->next;
@@ -136,12 +133,9 @@ static CUresult load_here(struct sim_context *context, CUlibrary library, CUmodu
 SIM_EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result == CUDA_SUCCESS)
-		result = module ? sim_object_lock(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
+	TRY(module ? sim_object_lock(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE);
 	*module = find_loaded(library, context);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return *module ? CUDA_SUCCESS : load_here(context, library, module);
@@ -160,17 +154,14 @@ CUresult cuFuncSetCacheConfig(CUfunction, int);
 SIM_EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
 {
 	CUmodule module;
-	CUresult result = kernel && name ? cuLibraryGetModule(&module, library) : CUDA_ERROR_INVALID_VALUE;
 
-	return result == CUDA_SUCCESS ? cuModuleGetFunction(kernel, module, name) : result;
+	TRY(kernel && name ? cuLibraryGetModule(&module, library) : CUDA_ERROR_INVALID_VALUE);
+	return cuModuleGetFunction(kernel, module, name);
 }
 
 SIM_EXPORT CUresult cuLibraryGetKernelCount(unsigned *kernels, CUlibrary library)
 {
-	CUresult result = kernels ? sim_object_lock(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(kernels ? sim_object_lock(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE);
 	*kernels = library->image.kernel_count;
 	return sim_object_unlock(CUDA_SUCCESS);
 }
@@ -178,17 +169,17 @@ SIM_EXPORT CUresult cuLibraryGetKernelCount(unsigned *kernels, CUlibrary library
 SIM_EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned room, CUlibrary library)
 {
 	CUmodule module;
-	CUresult result = cuLibraryGetModule(&module, library);
 
-	return result == CUDA_SUCCESS ? cuModuleEnumerateFunctions(kernels, room, module) : result;
+	TRY(cuLibraryGetModule(&module, library));
+	return cuModuleEnumerateFunctions(kernels, room, module);
 }
 
 SIM_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *pointer, size_t *size, CUlibrary library, const char *name)
 {
 	CUmodule module;
-	CUresult result = cuLibraryGetModule(&module, library);
 
-	return result == CUDA_SUCCESS ? cuModuleGetGlobal_v2(pointer, size, module, name) : result;
+	TRY(cuLibraryGetModule(&module, library));
+	return cuModuleGetGlobal_v2(pointer, size, module, name);
 }
 
 SIM_EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
@@ -196,18 +187,15 @@ SIM_EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 	struct sim_context *context;
 	CUmodule module;
 	const char *name;
-	CUresult result = function ? cuFuncGetName(&name, kernel) : CUDA_ERROR_INVALID_VALUE;
 
-	if (result == CUDA_SUCCESS)
-		result = sim_context_current(&context);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(function ? cuFuncGetName(&name, kernel) : CUDA_ERROR_INVALID_VALUE);
+	TRY(sim_context_current(&context));
 	*function = kernel;
 	if (kernel->object.context == context)
 		return CUDA_SUCCESS;
 	/* Another context is current. The handle belongs to the module of the first one. */
-	result = cuFuncGetModule(&module, kernel);
-	return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_CONTEXT : result;
+	TRY(cuFuncGetModule(&module, kernel));
+	return CUDA_ERROR_INVALID_CONTEXT;
 }
 
 SIM_EXPORT CUresult cuKernelGetName(const char **name, CUkernel kernel)
@@ -222,35 +210,30 @@ SIM_EXPORT CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *
 
 SIM_EXPORT CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device)
 {
-	CUresult result = sim_device(device);
-
-	return result == CUDA_SUCCESS ? cuFuncGetAttribute(value, attribute, kernel) : result;
+	TRY(sim_device(device));
+	return cuFuncGetAttribute(value, attribute, kernel);
 }
 
 SIM_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device)
 {
-	CUresult result = sim_device(device);
-
-	return result == CUDA_SUCCESS ? cuFuncSetAttribute(kernel, attribute, value) : result;
+	TRY(sim_device(device));
+	return cuFuncSetAttribute(kernel, attribute, value);
 }
 
 SIM_EXPORT CUresult cuKernelSetCacheConfig(CUkernel kernel, int config, CUdevice device)
 {
-	CUresult result = sim_device(device);
-
-	return result == CUDA_SUCCESS ? cuFuncSetCacheConfig(kernel, config) : result;
+	TRY(sim_device(device));
+	return cuFuncSetCacheConfig(kernel, config);
 }
 
 SIM_EXPORT CUresult cuLinkCreate_v2(unsigned count, int *options, void **values, struct sim_link **link)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
 	(void)count;
 	(void)options;
 	(void)values;
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (!link)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
@@ -286,21 +269,16 @@ SIM_EXPORT CUresult cuLinkAddFile_v2(struct sim_link *link, int type, const char
 {
 	size_t size;
 	char *data;
-	CUresult result = path ? sim_module_read_file(path, &data, &size) : CUDA_ERROR_INVALID_VALUE;
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = cuLinkAddData_v2(link, type, data, size, path, count, options, values);
+	TRY(path ? sim_module_read_file(path, &data, &size) : CUDA_ERROR_INVALID_VALUE);
+	CUresult result = cuLinkAddData_v2(link, type, data, size, path, count, options, values);
 	free(data);
 	return result;
 }
 
 SIM_EXPORT CUresult cuLinkComplete(struct sim_link *link, void **image, size_t *size)
 {
-	CUresult result = image ? sim_object_lock(link, SIM_LINK) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(image ? sim_object_lock(link, SIM_LINK) : CUDA_ERROR_INVALID_VALUE);
 	*image = link->image;
 	if (size)
 		*size = link->size;
@@ -309,10 +287,7 @@ SIM_EXPORT CUresult cuLinkComplete(struct sim_link *link, void **image, size_t *
 
 SIM_EXPORT CUresult cuLinkDestroy(struct sim_link *link)
 {
-	CUresult result = sim_object_lock(link, SIM_LINK);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(link, SIM_LINK));
 	sim_object_destroy(link);
 	return sim_object_unlock(CUDA_SUCCESS);
 }

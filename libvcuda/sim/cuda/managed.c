@@ -8,15 +8,11 @@
 
 static CUresult check_managed(CUdeviceptr pointer, size_t bytes)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	pthread_mutex_lock(&sim_driver.lock);
 	struct sim_allocation *allocation = sim_allocation_at(pointer, bytes);
 	bool managed = allocation && allocation->memory == SIM_MANAGED_MEMORY;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return managed && bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	return sim_object_unlock(managed && bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 static CUresult check_advice(CUdeviceptr pointer, size_t bytes, int advice)
@@ -39,9 +35,9 @@ SIM_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, int advice
 static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUstream stream)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
-	CUresult result = check_managed(pointer, bytes);
 
-	return result == CUDA_SUCCESS ? sim_queue_submit(stream, &work, false) : result;
+	TRY(check_managed(pointer, bytes));
+	return sim_queue_submit(stream, &work, false);
 }
 
 SIM_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream)
@@ -63,10 +59,8 @@ SIM_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUm
 SIM_EXPORT CUresult cuMemRangeGetAttribute(void *out, size_t size, int attribute, CUdeviceptr pointer, size_t bytes)
 {
 	int value = attribute == 1 ? 0 : -2; /* read mostly: no; a device: invalid */
-	CUresult result = check_managed(pointer, bytes);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(check_managed(pointer, bytes));
 	if (!out || size % sizeof value || attribute < 1 || attribute > 4)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (size_t i = 0; i < size; i += sizeof value)
@@ -103,10 +97,7 @@ static size_t attribute_bytes(CUpointer_attribute attribute)
 /* Unlike the query of one attribute, this call accepts any pointer and returns zeros for values that do not exist. */
 SIM_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **out, CUdeviceptr pointer)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	if (!count || !attributes || !out)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (unsigned i = 0; i < count; i++) {

@@ -144,8 +144,7 @@ static CUresult check_memory(const CUstreamBatchMemOpParams *list, unsigned coun
 		if (list[i].operation != BARRIER && !locate_word(&word))
 			result = CUDA_ERROR_INVALID_VALUE;
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 static CUresult submit_one(CUstream stream, const CUstreamBatchMemOpParams *p)
@@ -194,14 +193,10 @@ static const struct sim_memops *keep_batch(const CUstreamBatchMemOpParams *list,
 
 static CUresult batch_from(const CUstreamBatchMemOpParams *list, unsigned count, unsigned flags, struct sim_work *work)
 {
-	CUresult result = check_all(list, count, flags);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(check_all(list, count, flags));
 	pthread_mutex_lock(&sim_driver.lock);
 	*work = (struct sim_work){.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .memops = keep_batch(list, count)};
-	pthread_mutex_unlock(&sim_driver.lock);
-	return work->memops ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return sim_object_unlock(work->memops ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 static CUresult submit_batch(CUstream stream, const CUstreamBatchMemOpParams *list, unsigned count, unsigned flags)
@@ -291,15 +286,11 @@ SIM_EXPORT CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraph
 /* The array belongs to the node: the program must not change it, and it is valid as long as the node is. */
 SIM_EXPORT CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM_OP_NODE_PARAMS *out)
 {
-	CUresult result = out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) : CUDA_ERROR_INVALID_VALUE);
 	const struct sim_memops *batch = node->work.memops;
 	*out = (CUDA_BATCH_MEM_OP_NODE_PARAMS){
 		.count = batch->count,
 		.paramArray = (CUstreamBatchMemOpParams *)(uintptr_t)batch->list,
 	};
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }

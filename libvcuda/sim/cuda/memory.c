@@ -10,16 +10,12 @@ SIM_EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 {
 	struct sim_context *context;
 	uint64_t used;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (!available || !total)
 		return CUDA_ERROR_INVALID_VALUE;
 	const struct sim_card *card = sim_device_card(context->device);
-	result = sim_init_result(sim_ledger_used(sim_driver.devices[context->device].card, &used));
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_result(sim_ledger_used(sim_driver.devices[context->device].card, &used)));
 	*total = card->memory - card->reserved;
 	*available = used < *total ? *total - used : 0;
 	return CUDA_SUCCESS;
@@ -30,15 +26,11 @@ static CUresult allocate_memory(CUdeviceptr *pointer, size_t size, enum sim_memo
 {
 	struct sim_context *context;
 	struct sim_allocation *allocation;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (!pointer)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = sim_allocation_new(context, NULL, memory, size, &allocation);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_allocation_new(context, NULL, memory, size, &allocation));
 	allocation->flags = flags;
 	*pointer = allocation->base;
 	return CUDA_SUCCESS;
@@ -57,10 +49,10 @@ SIM_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size
 	if (!pitch || (element != 4 && element != 8 && element != 16) || row < width ||
 	    __builtin_mul_overflow(row, height, &size))
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = allocate_memory(pointer, size, SIM_DEVICE_MEMORY, 0);
-	if (result == CUDA_SUCCESS)
-		*pitch = row;
-	return result;
+
+	TRY(allocate_memory(pointer, size, SIM_DEVICE_MEMORY, 0));
+	*pitch = row;
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned flags)
@@ -72,10 +64,7 @@ SIM_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigne
 
 SIM_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	return pointer ? sim_allocation_free_pointer(pointer, SIM_FREE_DEVICE) : CUDA_SUCCESS;
 }
 
@@ -85,10 +74,10 @@ SIM_EXPORT CUresult cuMemHostAlloc(void **pointer, size_t size, unsigned flags)
 
 	if (!pointer || flags > 7)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = allocate_memory(&address, size, SIM_HOST_MEMORY, flags);
-	if (result == CUDA_SUCCESS)
-		*pointer = (void *)(uintptr_t)address;
-	return result;
+
+	TRY(allocate_memory(&address, size, SIM_HOST_MEMORY, flags));
+	*pointer = (void *)(uintptr_t)address;
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuMemAllocHost_v2(void **pointer, size_t size)
@@ -98,20 +87,15 @@ SIM_EXPORT CUresult cuMemAllocHost_v2(void **pointer, size_t size)
 
 SIM_EXPORT CUresult cuMemFreeHost(void *pointer)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	return pointer ? sim_allocation_free_pointer((CUdeviceptr)(uintptr_t)pointer, SIM_FREE_HOST) : CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (!pointer || size == 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	return sim_allocation_register(context, pointer, size, flags);
@@ -120,16 +104,12 @@ SIM_EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned fl
 /* Locks and finds the allocation of the address. On CUDA_SUCCESS the caller unlocks. */
 static CUresult lock_allocation(CUdeviceptr pointer, struct sim_allocation **allocation)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	pthread_mutex_lock(&sim_driver.lock);
 	*allocation = sim_allocation_at(pointer, 0);
 	if (*allocation)
 		return CUDA_SUCCESS;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_ERROR_INVALID_VALUE;
+	return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 }
 
 SIM_EXPORT CUresult cuMemHostUnregister(void *pointer)
@@ -144,8 +124,7 @@ SIM_EXPORT CUresult cuMemHostUnregister(void *pointer)
 		sim_allocation_free(allocation);
 	else
 		result = CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 static bool is_host(const struct sim_allocation *allocation)
@@ -166,8 +145,7 @@ SIM_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *poin
 		*device = (CUdeviceptr)(uintptr_t)pointer; /* unified addressing */
 	else
 		result = CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuMemHostGetFlags(unsigned *flags, void *pointer)
@@ -176,12 +154,9 @@ SIM_EXPORT CUresult cuMemHostGetFlags(unsigned *flags, void *pointer)
 
 	if (!flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = lock_allocation((CUdeviceptr)(uintptr_t)pointer, &allocation);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(lock_allocation((CUdeviceptr)(uintptr_t)pointer, &allocation));
 	*flags = allocation->flags;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr pointer)
@@ -195,8 +170,7 @@ SIM_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUd
 		*base = allocation->base;
 	if (size)
 		*size = allocation->size;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 int sim_memory_ordinal(unsigned card)
@@ -256,10 +230,6 @@ SIM_EXPORT CUresult cuPointerGetAttribute(void *out, CUpointer_attribute attribu
 
 	if (!out)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = lock_allocation(pointer, &allocation);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = pointer_attribute(allocation, attribute, pointer, out);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	TRY(lock_allocation(pointer, &allocation));
+	return sim_object_unlock(pointer_attribute(allocation, attribute, pointer, out));
 }

@@ -28,10 +28,8 @@ static CUresult from_image(enum sim_image_status status)
 static CUresult create_module(struct sim_context *context, const struct sim_image *image, CUmodule *out)
 {
 	uint64_t bytes = (image->size + CODE_GRANULARITY - 1) / CODE_GRANULARITY * CODE_GRANULARITY;
-	CUresult result = sim_init_result(sim_ledger_reserve(sim_driver.devices[context->device].card, bytes));
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_result(sim_ledger_reserve(sim_driver.devices[context->device].card, bytes)));
 	*out = sim_object_create(sizeof **out, SIM_MODULE, context);
 	if (!*out) {
 		sim_ledger_release(sim_driver.devices[context->device].card, bytes);
@@ -45,12 +43,10 @@ static CUresult create_module(struct sim_context *context, const struct sim_imag
 CUresult sim_module_load(struct sim_context *context, const void *data, size_t size, CUmodule *module)
 {
 	struct sim_image image;
-	CUresult result = from_image(sim_image_read(data, size, &image));
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(from_image(sim_image_read(data, size, &image)));
 	pthread_mutex_lock(&sim_driver.lock);
-	result = create_module(context, &image, module);
+	CUresult result = create_module(context, &image, module);
 	pthread_mutex_unlock(&sim_driver.lock);
 	if (result != CUDA_SUCCESS)
 		sim_image_free(&image);
@@ -60,10 +56,8 @@ CUresult sim_module_load(struct sim_context *context, const void *data, size_t s
 SIM_EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *data)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	return module && data ? sim_module_load(context, data, 0, module) : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -101,15 +95,12 @@ SIM_EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path)
 	struct sim_context *context;
 	size_t size;
 	char *data;
-	CUresult result = sim_context_current(&context);
 
-	if (result == CUDA_SUCCESS && (!module || !path))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		result = sim_module_read_file(path, &data, &size);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = sim_module_load(context, data, size, module);
+	TRY(sim_context_current(&context));
+	if (!module || !path)
+		return CUDA_ERROR_INVALID_VALUE;
+	TRY(sim_module_read_file(path, &data, &size));
+	CUresult result = sim_module_load(context, data, size, module);
 	free(data);
 	return result;
 }
@@ -144,10 +135,7 @@ void sim_module_drop_all(struct sim_context *context)
 
 SIM_EXPORT CUresult cuModuleUnload(CUmodule module)
 {
-	CUresult result = sim_object_lock(module, SIM_MODULE);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(module, SIM_MODULE));
 	sim_module_destroy(module);
 	return sim_object_unlock(CUDA_SUCCESS);
 }
@@ -185,16 +173,13 @@ SIM_EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, c
 {
 	if (!function || !name || !*name)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_object_lock(module, SIM_MODULE);
-	return result == CUDA_SUCCESS ? sim_object_unlock(sim_module_function(module, name, function)) : result;
+	TRY(sim_object_lock(module, SIM_MODULE));
+	return sim_object_unlock(sim_module_function(module, name, function));
 }
 
 SIM_EXPORT CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module)
 {
-	CUresult result = count ? sim_object_lock(module, SIM_MODULE) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(count ? sim_object_lock(module, SIM_MODULE) : CUDA_ERROR_INVALID_VALUE);
 	*count = module->image.kernel_count;
 	return sim_object_unlock(CUDA_SUCCESS);
 }
@@ -214,9 +199,7 @@ SIM_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *size, CUm
 {
 	if (!name)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_object_lock(module, SIM_MODULE);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(module, SIM_MODULE));
 	const struct sim_variable *variable = sim_image_variable(&module->image, name);
 	uint64_t bytes = variable && variable->size ? variable->size : 1;
 	pthread_mutex_unlock(&sim_driver.lock);

@@ -22,10 +22,7 @@ typedef struct {
 
 static CUresult check_multicast(const CUmulticastObjectProp *properties)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	if (!properties || properties->wanted < 1 || properties->wanted > SIM_MAX_CARDS || properties->flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (CUdevice device = 0; device < sim_driver.device_count; device++)
@@ -36,27 +33,23 @@ static CUresult check_multicast(const CUmulticastObjectProp *properties)
 
 SIM_EXPORT CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *properties, int option)
 {
-	CUresult result = check_multicast(properties);
-
-	if (result == CUDA_SUCCESS && (!granularity || option < 0 || option > 1))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		*granularity = SIM_GRANULARITY;
-	return result;
+	TRY(check_multicast(properties));
+	if (!granularity || option < 0 || option > 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	*granularity = SIM_GRANULARITY;
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const CUmulticastObjectProp *properties)
 {
 	CUmemAllocationProp memory = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-	CUresult result = check_multicast(properties);
 
-	if (result == CUDA_SUCCESS && (!out || !properties->size || properties->size % SIM_GRANULARITY))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(check_multicast(properties));
+	if (!out || !properties->size || properties->size % SIM_GRANULARITY)
+		return CUDA_ERROR_INVALID_VALUE;
 	memory.requestedHandleTypes = (int)properties->handle_types;
 	pthread_mutex_lock(&sim_driver.lock);
-	result = sim_vmm_new(out, &memory, sim_driver.devices[0].card, properties->size, false);
+	CUresult result = sim_vmm_new(out, &memory, sim_driver.devices[0].card, properties->size, false);
 	if (result == CUDA_SUCCESS)
 		(*out)->multicast_wanted = properties->wanted;
 	return sim_object_unlock(result);
@@ -64,11 +57,10 @@ SIM_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const C
 
 static CUresult lock_multicast(CUmemGenericAllocationHandle handle)
 {
-	CUresult result = sim_vmm_lock(handle);
-
-	if (result == CUDA_SUCCESS && !handle->multicast_wanted)
+	TRY(sim_vmm_lock(handle));
+	if (!handle->multicast_wanted)
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
-	return result;
+	return CUDA_SUCCESS;
 }
 
 static unsigned bits(unsigned mask)
@@ -78,12 +70,8 @@ static unsigned bits(unsigned mask)
 
 SIM_EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice device)
 {
-	CUresult result = sim_device(device);
-
-	if (result == CUDA_SUCCESS)
-		result = lock_multicast(handle);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(device));
+	TRY(lock_multicast(handle));
 	if (!sim_attribute_multicasts(device))
 		return sim_object_unlock(CUDA_ERROR_NOT_SUPPORTED);
 	if (handle->multicast_devices & 1u << device || bits(handle->multicast_devices) == handle->multicast_wanted)
@@ -130,10 +118,7 @@ SIM_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size
                                        CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
                                        unsigned long long flags)
 {
-	CUresult result = flags ? CUDA_ERROR_INVALID_VALUE : lock_multicast(handle);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(flags ? CUDA_ERROR_INVALID_VALUE : lock_multicast(handle));
 	if (!sim_object_is(memory, SIM_PHYSICAL))
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	return sim_object_unlock(bind_memory(handle, offset, memory, memory_offset, size));
@@ -142,10 +127,7 @@ SIM_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size
 SIM_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer,
                                         size_t size, unsigned long long flags)
 {
-	CUresult result = flags ? CUDA_ERROR_INVALID_VALUE : lock_multicast(handle);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(flags ? CUDA_ERROR_INVALID_VALUE : lock_multicast(handle));
 	const struct sim_allocation *mapping = sim_allocation_at(pointer, size);
 	if (!mapping || !mapping->physical)
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
@@ -155,10 +137,7 @@ SIM_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, siz
 
 SIM_EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size)
 {
-	CUresult result = lock_multicast(handle);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(lock_multicast(handle));
 	for (struct sim_binding **at = &handle->bindings; *at; at = &(*at)->next) {
 		struct sim_binding *binding = *at;
 		if (binding->device != device || binding->offset != offset || binding->size != size)

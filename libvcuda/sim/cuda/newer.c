@@ -39,11 +39,9 @@ SIM_EXPORT CUresult cuCtxCreate_v4(CUcontext *context, const struct creation *cr
 static CUresult with(CUcontext context, CUresult (*call)(void *), void *argument)
 {
 	CUcontext popped;
-	CUresult result = context ? cuCtxPushCurrent_v2(context) : CUDA_SUCCESS;
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = call(argument);
+	TRY(context ? cuCtxPushCurrent_v2(context) : CUDA_SUCCESS);
+	CUresult result = call(argument);
 	if (context)
 		cuCtxPopCurrent_v2(&popped);
 	return result;
@@ -72,17 +70,16 @@ SIM_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)
 
 SIM_EXPORT CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext *context, struct sim_green **green)
 {
-	CUresult result = context && green ? cuStreamGetGreenCtx(stream, green) : CUDA_ERROR_INVALID_VALUE;
-
-	return result == CUDA_SUCCESS ? cuStreamGetCtx(stream, context) : result;
+	TRY(context && green ? cuStreamGetGreenCtx(stream, green) : CUDA_ERROR_INVALID_VALUE);
+	return cuStreamGetCtx(stream, context);
 }
 
 SIM_EXPORT CUresult cuStreamGetDevResource(CUstream stream, void *resource, int type)
 {
 	CUcontext context;
-	CUresult result = cuStreamGetCtx(stream, &context);
 
-	return result == CUDA_SUCCESS ? cuCtxGetDevResource(context, resource, type) : result;
+	TRY(cuStreamGetCtx(stream, &context));
+	return cuCtxGetDevResource(context, resource, type);
 }
 
 /* The argument that selects how to synchronize makes no difference here. */
@@ -101,15 +98,13 @@ SIM_EXPORT CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, C
                                           CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
                                           unsigned long long flags)
 {
-	CUresult result = sim_device(device);
-
-	return result == CUDA_SUCCESS ? cuMulticastBindMem(handle, offset, memory, memory_offset, size, flags) : result;
+	TRY(sim_device(device));
+	return cuMulticastBindMem(handle, offset, memory, memory_offset, size, flags);
 }
 
 SIM_EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
                                            CUdeviceptr pointer, size_t size, unsigned long long flags)
 {
-	CUresult result = sim_device(device);
-
-	return result == CUDA_SUCCESS ? cuMulticastBindAddr(handle, offset, pointer, size, flags) : result;
+	TRY(sim_device(device));
+	return cuMulticastBindAddr(handle, offset, pointer, size, flags);
 }

@@ -64,16 +64,12 @@ struct sim_pool *sim_pool_new(CUdevice device, enum sim_memory memory)
 
 static CUresult get_pool(CUmemoryPool *pool, CUdevice device, bool wants_default)
 {
-	CUresult result = sim_device(device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(device));
 	if (!pool)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
 	*pool = sim_pool_place_standing(device, SIM_DEVICE_MEMORY, wants_default);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return sim_object_unlock(*pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 SIM_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
@@ -92,8 +88,7 @@ CUresult sim_pool_lock(CUmemoryPool pool)
 	CUresult result = sim_object_lock(pool, SIM_POOL);
 
 	if (result == CUDA_SUCCESS && pool->doomed) {
-		pthread_mutex_unlock(&sim_driver.lock);
-		return CUDA_ERROR_INVALID_VALUE;
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	}
 	return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
 }
@@ -110,8 +105,7 @@ SIM_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 		sim_driver.devices[device].pool = pool;
 	else
 		result = CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 static void bury_doomed(struct sim_device *device)
@@ -146,15 +140,12 @@ SIM_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *pr
 		return CUDA_ERROR_INVALID_VALUE;
 	if (properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	CUresult result = sim_pool_place(&properties->location, properties->allocType, &device, &memory);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_pool_place(&properties->location, properties->allocType, &device, &memory));
 	pthread_mutex_lock(&sim_driver.lock);
 	*pool = sim_pool_new(device, memory);
 	if (*pool)
 		(*pool)->handle_types = properties->handleTypes;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return sim_object_unlock(*pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 /* Memory that was allocated from the pool stays allocated. */
@@ -174,19 +165,14 @@ SIM_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 		pool->doomed = true;
 		bury_doomed(device);
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
-	CUresult result = sim_pool_lock(pool);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_pool_lock(pool));
 	shrink(pool, keep);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 static CUresult set_attribute(struct sim_pool *pool, CUmemPool_attribute attribute, const void *value)
@@ -206,13 +192,8 @@ static CUresult set_attribute(struct sim_pool *pool, CUmemPool_attribute attribu
 
 SIM_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
 {
-	CUresult result = value ? sim_pool_lock(pool) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = set_attribute(pool, attribute, value);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	TRY(value ? sim_pool_lock(pool) : CUDA_ERROR_INVALID_VALUE);
+	return sim_object_unlock(set_attribute(pool, attribute, value));
 }
 
 static CUresult get_attribute(const struct sim_pool *pool, CUmemPool_attribute attribute, void *value)
@@ -237,13 +218,8 @@ static CUresult get_attribute(const struct sim_pool *pool, CUmemPool_attribute a
 
 SIM_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
 {
-	CUresult result = value ? sim_pool_lock(pool) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = get_attribute(pool, attribute, value);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	TRY(value ? sim_pool_lock(pool) : CUDA_ERROR_INVALID_VALUE);
+	return sim_object_unlock(get_attribute(pool, attribute, value));
 }
 
 static CUresult check_access(const struct sim_pool *pool, const CUmemAccessDesc *access)
@@ -265,8 +241,7 @@ SIM_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc 
 		result = check_access(pool, &map[i]);
 	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++)
 		pool->access[map[i].location.id] = (unsigned char)map[i].flags;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, const CUmemLocation *location)
@@ -279,8 +254,7 @@ SIM_EXPORT CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, const CUme
 		result = CUDA_ERROR_INVALID_VALUE;
 	else
 		*flags = location->id == pool->device ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : pool->access[location->id];
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 /* In a capture the allocation becomes a node. */
@@ -300,42 +274,35 @@ static CUresult allocate_from(CUdeviceptr *pointer, size_t size, CUmemoryPool po
 {
 	struct sim_allocation *allocation;
 	int capturing;
-	CUresult result = cuStreamIsCapturing(stream, &capturing);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(cuStreamIsCapturing(stream, &capturing));
 	if (!pointer || !size)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (capturing && pool->memory != SIM_DEVICE_MEMORY)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if (capturing)
 		return capture_allocation(pointer, size, pool->device, stream);
-	result = sim_allocation_new(NULL, pool, pool->memory, size, &allocation);
-	if (result == CUDA_SUCCESS)
-		*pointer = allocation->base;
-	return result;
+	TRY(sim_allocation_new(NULL, pool, pool->memory, size, &allocation));
+	*pointer = allocation->base;
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
 {
 	struct sim_context *context;
 	CUmemoryPool pool;
-	CUresult result = sim_context_current(&context);
 
-	if (result == CUDA_SUCCESS)
-		result = get_pool(&pool, context->device, false);
-	return result == CUDA_SUCCESS ? allocate_from(pointer, size, pool, stream) : result;
+	TRY(sim_context_current(&context));
+	TRY(get_pool(&pool, context->device, false));
+	return allocate_from(pointer, size, pool, stream);
 }
 
 SIM_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result == CUDA_SUCCESS)
-		result = sim_pool_lock(pool);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
+	TRY(sim_pool_lock(pool));
 	bool is_imported = pool->is_imported;
 	pthread_mutex_unlock(&sim_driver.lock);
 	if (is_imported)
@@ -347,9 +314,9 @@ SIM_EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .memory.pointer = pointer};
 	int capturing;
-	CUresult result = cuStreamIsCapturing(stream, &capturing);
 
-	if (result == CUDA_SUCCESS && !capturing)
-		result = sim_allocation_free_later(pointer);
-	return result == CUDA_SUCCESS ? sim_queue_submit(stream, &work, false) : result;
+	TRY(cuStreamIsCapturing(stream, &capturing));
+	if (!capturing)
+		TRY(sim_allocation_free_later(pointer));
+	return sim_queue_submit(stream, &work, false);
 }

@@ -58,15 +58,12 @@ static CUresult get_place_pool(CUmemoryPool *pool, const CUmemLocation *location
 {
 	enum sim_memory memory;
 	CUdevice device;
-	CUresult result = pool && location && type ? sim_pool_place(location, type, &device, &memory)
-	                                           : CUDA_ERROR_INVALID_VALUE;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(pool && location && type ? sim_pool_place(location, type, &device, &memory)
+	                                           : CUDA_ERROR_INVALID_VALUE);
 	pthread_mutex_lock(&sim_driver.lock);
 	*pool = sim_pool_place_standing(device, memory, wants_default);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return sim_object_unlock(*pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 SIM_EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
@@ -93,6 +90,5 @@ SIM_EXPORT CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryP
 		*sim_pool_place_in_force(device, memory) = pool;
 	else
 		result = CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }

@@ -26,26 +26,22 @@ SIM_EXPORT CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool poo
 		result = CUDA_ERROR_OPERATING_SYSTEM;
 	else
 		*(int *)out = fd;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type, unsigned long long flags)
 {
-	CUresult result = sim_init_ready();
 	unsigned card;
 	size_t size;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	if (!out || flags || type != FD || !sim_share_adopt((int)(intptr_t)handle, &card, &size) || size != 1)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
 	*out = sim_pool_new(sim_memory_ordinal(card), SIM_DEVICE_MEMORY);
 	if (*out)
 		(*out)->is_imported = true;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return sim_object_unlock(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 SIM_EXPORT CUresult cuMemPoolExportPointer(CUipcMemHandle *out, CUdeviceptr pointer)
@@ -89,19 +85,12 @@ SIM_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool po
 {
 	struct sim_context *context;
 	struct sim_ipc_handle handle;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (!pointer || !data)
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy(&handle, data, sizeof handle);
-	result = sim_ipc_check(&handle, SIM_IPC_POOLED);
-	if (result == CUDA_SUCCESS)
-		result = sim_pool_lock(pool);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = pool->is_imported ? import_pointer(context, &handle, pointer) : CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	TRY(sim_ipc_check(&handle, SIM_IPC_POOLED));
+	TRY(sim_pool_lock(pool));
+	return sim_object_unlock(pool->is_imported ? import_pointer(context, &handle, pointer) : CUDA_ERROR_INVALID_VALUE);
 }

@@ -217,10 +217,8 @@ static CUresult enqueue(struct sim_stream *stream, struct sim_work *work, bool w
 {
 	struct sim_context *context = stream->object.context;
 	struct sim_engine *engine = stream->engine;
-	CUresult result = bind_event(work);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(bind_event(work));
 	work->context = context;
 	work->share = share_of_work(work);
 	if (can_be_done_at_once(engine, work, wait))
@@ -230,7 +228,7 @@ static CUresult enqueue(struct sim_stream *stream, struct sim_work *work, bool w
 		if (!context->alive)
 			return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	}
-	result = append(engine, stream, work);
+	CUresult result = append(engine, stream, work);
 	uint64_t sequence = engine->sequence;
 	while (result == CUDA_SUCCESS && wait && sim_object_is(stream, SIM_STREAM) && stream->head &&
 	       stream->head->sequence <= sequence)
@@ -244,10 +242,8 @@ CUresult sim_queue_submit(CUstream handle, const struct sim_work *submitted, boo
 	struct sim_stream *stream;
 
 	sim_clock_enter();
-	CUresult result = sim_stream_lock(handle, &stream);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = check_event(stream, &work);
+	TRY(sim_stream_lock(handle, &stream));
+	CUresult result = check_event(stream, &work);
 	if (result != CUDA_SUCCESS)
 		;
 	else if (!stream->place.capture)
@@ -256,8 +252,7 @@ CUresult sim_queue_submit(CUstream handle, const struct sim_work *submitted, boo
 		result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	else
 		result = capture(stream, &work);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 void sim_queue_end(struct sim_stream *stream)
@@ -391,17 +386,14 @@ SIM_EXPORT CUresult cuStreamSynchronize(CUstream handle)
 	struct sim_stream *stream;
 
 	sim_clock_pay(SIM_COST_SYNCHRONIZE);
-	CUresult result = sim_stream_lock(handle, &stream);
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = check_capture(stream);
+	TRY(sim_stream_lock(handle, &stream));
+	CUresult result = check_capture(stream);
 	uint64_t sequence = stream->engine->sequence;
 	struct sim_engine *engine = stream->engine;
 	while (result == CUDA_SUCCESS && sim_object_is(stream, SIM_STREAM) && !is_done(stream, sequence))
 		wait_progress(engine);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuStreamQuery(CUstream handle)
@@ -410,27 +402,21 @@ SIM_EXPORT CUresult cuStreamQuery(CUstream handle)
 	CUresult result;
 
 	sim_clock_charge(SIM_COST_QUERY);
-	result = sim_stream_lock(handle, &stream);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_stream_lock(handle, &stream));
 	result = check_capture(stream);
 	if (result == CUDA_SUCCESS && !is_done(stream, stream->engine->sequence))
 		result = CUDA_ERROR_NOT_READY;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuCtxSynchronize(void)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	sim_clock_pay(SIM_COST_SYNCHRONIZE);
 	pthread_mutex_lock(&sim_driver.lock);
 	if (context->engine)
 		settle(context->engine);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }

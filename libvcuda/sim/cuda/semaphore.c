@@ -99,10 +99,8 @@ static CUresult import_semaphore(CUexternalSemaphore *out, const CUDA_EXTERNAL_S
 SIM_EXPORT CUresult cuImportExternalSemaphore(CUexternalSemaphore *out, const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC *p)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (!out || !p || p->flags || p->type < OPAQUE_FD || p->type > LAST_TYPE)
 		return CUDA_ERROR_INVALID_VALUE;
 	return p->type == OPAQUE_FD || p->type == TIMELINE_FD ? import_semaphore(out, p) : CUDA_ERROR_NOT_SUPPORTED;
@@ -110,10 +108,7 @@ SIM_EXPORT CUresult cuImportExternalSemaphore(CUexternalSemaphore *out, const CU
 
 SIM_EXPORT CUresult cuDestroyExternalSemaphore(CUexternalSemaphore semaphore)
 {
-	CUresult result = sim_object_lock(semaphore, SIM_SEMAPHORE);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(semaphore, SIM_SEMAPHORE));
 	struct word *word = semaphore->word;
 	sim_object_destroy(semaphore);
 	pthread_mutex_unlock(&sim_driver.lock);
@@ -145,17 +140,13 @@ static bool is_signalled(void *argument)
 
 static CUresult task_of(CUexternalSemaphore semaphore, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *p, struct task **task)
 {
-	CUresult result = p->flags ? CUDA_ERROR_INVALID_VALUE : sim_object_lock(semaphore, SIM_SEMAPHORE);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(p->flags ? CUDA_ERROR_INVALID_VALUE : sim_object_lock(semaphore, SIM_SEMAPHORE));
 	*task = malloc(sizeof **task);
 	if (*task) {
 		**task = (struct task){semaphore->word, p->value, semaphore->type == OPAQUE_FD};
 		semaphore->word->references++;
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return *task ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return sim_object_unlock(*task ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 static CUresult submit_task(CUstream stream, struct task *task, bool waits)

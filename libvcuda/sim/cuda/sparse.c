@@ -81,8 +81,7 @@ SIM_EXPORT CUresult cuMemMapArrayAsync(struct tile_info *list, unsigned count, C
 	pthread_mutex_lock(&sim_driver.lock);
 	for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++)
 		result = apply(&list[i]);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuMemMapArrayAsync_ptsz(struct tile_info *list, unsigned count, CUstream stream)

@@ -64,49 +64,38 @@ CUresult sim_stream_lock(CUstream handle, struct sim_stream **stream)
 	*stream = handle;
 	if (handle && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD)
 		return sim_object_lock(handle, SIM_STREAM);
-	CUresult result = sim_context_current(&context);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	pthread_mutex_lock(&sim_driver.lock);
 	*stream = handle == CU_STREAM_PER_THREAD ? own_stream(context) : legacy_stream(context);
 	if (*stream)
 		return CUDA_SUCCESS;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	return sim_object_unlock(CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 CUresult sim_stream_check(CUstream handle)
 {
 	struct sim_stream *stream;
-	CUresult result = sim_stream_lock(handle, &stream);
 
-	if (result == CUDA_SUCCESS)
-		pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	TRY(sim_stream_lock(handle, &stream));
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 CUresult sim_stream_context(CUstream handle, struct sim_context **context)
 {
 	struct sim_stream *stream;
-	CUresult result = sim_stream_lock(handle, &stream);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_stream_lock(handle, &stream));
 	*context = stream->object.context;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 CUresult sim_stream_lock_place(CUstream handle, struct sim_place **place)
 {
 	struct sim_stream *stream;
-	CUresult result = sim_stream_lock(handle, &stream);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_stream_lock(handle, &stream));
 	if (stream->is_legacy) {
-		pthread_mutex_unlock(&sim_driver.lock);
-		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+		return sim_object_unlock(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	}
 	*place = &stream->place;
 	return CUDA_SUCCESS;
@@ -120,16 +109,13 @@ bool sim_stream_is_legacy(CUstream handle)
 SIM_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_context_current(&context));
 	if (!stream || flags & ~SIM_STREAM_NON_BLOCKING)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
 	*stream = create_stream(context, flags, priority);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return sim_object_unlock(*stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 CUstream sim_stream_new(struct sim_context *context, CUstream like)
@@ -149,26 +135,22 @@ SIM_EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 SIM_EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
 	struct sim_context *context;
-	CUresult result = sim_context_current(&context);
 
-	if (result == CUDA_SUCCESS && least)
+	TRY(sim_context_current(&context));
+	if (least)
 		*least = 0;
-	if (result == CUDA_SUCCESS && greatest)
+	if (greatest)
 		*greatest = GREATEST_PRIORITY;
-	return result;
+	return CUDA_SUCCESS;
 }
 
 /* Work that the stream still holds is carried out. */
 SIM_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 {
-	CUresult result = sim_object_lock(stream, SIM_STREAM);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_object_lock(stream, SIM_STREAM));
 	sim_capture_forget(&stream->place);
 	sim_queue_end(stream);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 static CUresult stream_property(CUstream handle, int *priority, unsigned *flags, CUcontext *context)
@@ -177,17 +159,14 @@ static CUresult stream_property(CUstream handle, int *priority, unsigned *flags,
 
 	if (!priority && !flags && !context)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_stream_lock(handle, &stream);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_stream_lock(handle, &stream));
 	if (priority)
 		*priority = stream->priority;
 	if (flags)
 		*flags = stream->flags;
 	if (context)
 		*context = stream->object.context;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuStreamGetPriority(CUstream stream, int *priority)
@@ -207,11 +186,9 @@ SIM_EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
 
 SIM_EXPORT CUresult cuStreamGetId(CUstream stream, unsigned long long *id)
 {
-	CUresult result = id ? sim_stream_check(stream) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result == CUDA_SUCCESS)
-		*id = (unsigned long long)(uintptr_t)stream;
-	return result;
+	TRY(id ? sim_stream_check(stream) : CUDA_ERROR_INVALID_VALUE);
+	*id = (unsigned long long)(uintptr_t)stream;
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned flags)

@@ -107,17 +107,13 @@ static CUresult create_texture(struct sim_texture **out, enum sim_kind kind, con
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	else
 		(*out)->resource = *resource;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_DESC *resource,
                                       const CUDA_TEXTURE_DESC *texture, const CUDA_RESOURCE_VIEW_DESC *view)
 {
-	CUresult result = texture ? create_texture(out, SIM_TEXTURE, resource) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(texture ? create_texture(out, SIM_TEXTURE, resource) : CUDA_ERROR_INVALID_VALUE);
 	(*out)->texture = *texture;
 	(*out)->has_view = view != NULL;
 	if (view)
@@ -134,26 +130,18 @@ static CUresult lock_texture(const void *out, const struct sim_texture *texture,
 
 static CUresult destroy(struct sim_texture *texture, enum sim_kind kind)
 {
-	CUresult result = lock_texture(texture, texture, kind);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(lock_texture(texture, texture, kind));
 	sim_object_destroy(texture);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 /* Stores `part` of the texture. */
 static CUresult give_part(void *out, const struct sim_texture *texture, enum sim_kind kind, const void *part,
                           size_t bytes)
 {
-	CUresult result = lock_texture(out, texture, kind);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(lock_texture(out, texture, kind));
 	memcpy(out, part, bytes);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuTexObjectDestroy(CUtexObject texture)
@@ -181,8 +169,7 @@ SIM_EXPORT CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *out,
 		*out = texture->view;
 	else
 		result = CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuSurfObjectCreate(CUsurfObject *out, const CUDA_RESOURCE_DESC *resource)
@@ -203,10 +190,7 @@ SIM_EXPORT CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC *out, CUsurfO
 
 SIM_EXPORT CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *width, int format, unsigned channels, CUdevice device)
 {
-	CUresult result = sim_device(device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(device));
 	if (!width || !element_size(format) || !channels || channels > 4)
 		return CUDA_ERROR_INVALID_VALUE;
 	*width = (size_t)268435456 / channels;

@@ -225,6 +225,14 @@ typedef struct {
 
 _Static_assert(sizeof(CUmemPoolProps) == 88, "CUmemPoolProps");
 
+/* Leaves the calling function with the call's result unless it is CUDA_SUCCESS. Not under a lock. */
+#define TRY(call) \
+	do { \
+		CUresult tried = (call); \
+		if (tried != CUDA_SUCCESS) \
+			return tried; \
+	} while (0)
+
 #define SIM_EXPORT __attribute__((visibility("default")))
 
 #endif

@@ -31,20 +31,17 @@ static unsigned clamp(size_t value)
 SIM_EXPORT CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device)
 {
 	size_t total;
-	CUresult result = bytes ? cuDeviceTotalMem_v2(&total, device) : CUDA_ERROR_INVALID_VALUE;
 
-	if (result == CUDA_SUCCESS)
-		*bytes = clamp(total);
-	return result;
+	TRY(bytes ? cuDeviceTotalMem_v2(&total, device) : CUDA_ERROR_INVALID_VALUE);
+	*bytes = clamp(total);
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuMemGetInfo(unsigned *available, unsigned *total)
 {
 	size_t free_bytes, all;
-	CUresult result = available && total ? cuMemGetInfo_v2(&free_bytes, &all) : CUDA_ERROR_INVALID_VALUE;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(available && total ? cuMemGetInfo_v2(&free_bytes, &all) : CUDA_ERROR_INVALID_VALUE);
 	*available = clamp(free_bytes);
 	*total = clamp(all);
 	return CUDA_SUCCESS;
@@ -54,15 +51,13 @@ SIM_EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned size)
 {
 	struct sim_context *context;
 	struct sim_allocation *allocation;
-	CUresult result = sim_context_current(&context);
 
-	if (result == CUDA_SUCCESS && !pointer)
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		result = sim_allocation_new(context, NULL, SIM_LOW_MEMORY, size, &allocation);
-	if (result == CUDA_SUCCESS)
-		*pointer = (CUdeviceptr_v1)allocation->base;
-	return result;
+	TRY(sim_context_current(&context));
+	if (!pointer)
+		return CUDA_ERROR_INVALID_VALUE;
+	TRY(sim_allocation_new(context, NULL, SIM_LOW_MEMORY, size, &allocation));
+	*pointer = (CUdeviceptr_v1)allocation->base;
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width, unsigned height,
@@ -73,10 +68,10 @@ SIM_EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, un
 	if (!pitch || (element != 4 && element != 8 && element != 16) || row < width ||
 	    __builtin_mul_overflow(row, height, &size))
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = cuMemAlloc(pointer, size);
-	if (result == CUDA_SUCCESS)
-		*pitch = row;
-	return result;
+
+	TRY(cuMemAlloc(pointer, size));
+	*pitch = row;
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuMemFree(CUdeviceptr_v1 pointer)
@@ -88,13 +83,13 @@ SIM_EXPORT CUresult cuMemGetAddressRange(CUdeviceptr_v1 *base, unsigned *size, C
 {
 	CUdeviceptr start;
 	size_t length;
-	CUresult result = cuMemGetAddressRange_v2(&start, &length, pointer);
 
-	if (result == CUDA_SUCCESS && base)
+	TRY(cuMemGetAddressRange_v2(&start, &length, pointer));
+	if (base)
 		*base = (CUdeviceptr_v1)start;
-	if (result == CUDA_SUCCESS && size)
+	if (size)
 		*size = clamp(length);
-	return result;
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuMemAllocHost(void **pointer, unsigned size)
@@ -105,13 +100,11 @@ SIM_EXPORT CUresult cuMemAllocHost(void **pointer, unsigned size)
 SIM_EXPORT CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *device, void *host, unsigned flags)
 {
 	CUdeviceptr pointer;
-	CUresult result = device ? cuMemHostGetDevicePointer_v2(&pointer, host, flags) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result == CUDA_SUCCESS && pointer > UINT32_MAX)
+	TRY(device ? cuMemHostGetDevicePointer_v2(&pointer, host, flags) : CUDA_ERROR_INVALID_VALUE);
+	if (pointer > UINT32_MAX)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		*device = (CUdeviceptr_v1)pointer;
-	return result;
+	*device = (CUdeviceptr_v1)pointer;
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuMemcpyHtoD(CUdeviceptr_v1 to, const void *from, unsigned bytes)

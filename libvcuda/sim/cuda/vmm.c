@@ -30,10 +30,7 @@ static struct range **find_range(CUdeviceptr pointer, size_t size)
 SIM_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment, CUdeviceptr wanted,
                                         unsigned long long flags)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	if (!pointer || !size || size % SIM_GRANULARITY || alignment & (alignment - 1) || flags || size > (size_t)1 << 46)
 		return CUDA_ERROR_INVALID_VALUE;
 	struct range *range = calloc(1, sizeof *range);
@@ -77,8 +74,7 @@ SIM_EXPORT CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size)
 		munmap((void *)(uintptr_t)pointer, size);
 		free(range);
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 static CUresult check_allocation(const CUmemAllocationProp *properties)
@@ -93,25 +89,20 @@ static CUresult check_allocation(const CUmemAllocationProp *properties)
 SIM_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties,
                                                   int option)
 {
-	CUresult result = sim_init_ready();
-
-	if (result == CUDA_SUCCESS)
-		result = check_allocation(properties);
-	if (result == CUDA_SUCCESS && (!granularity || option < 0 || option > 1))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		*granularity = SIM_GRANULARITY;
-	return result;
+	TRY(sim_init_ready());
+	TRY(check_allocation(properties));
+	if (!granularity || option < 0 || option > 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	*granularity = SIM_GRANULARITY;
+	return CUDA_SUCCESS;
 }
 
 CUresult sim_vmm_new(struct sim_physical **out, const CUmemAllocationProp *properties, unsigned card, size_t size,
                           bool charges)
 {
 	struct sim_physical *physical;
-	CUresult result = charges ? sim_init_result(sim_ledger_reserve(card, size)) : CUDA_SUCCESS;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(charges ? sim_init_result(sim_ledger_reserve(card, size)) : CUDA_SUCCESS);
 	physical = sim_object_create(sizeof *physical, SIM_PHYSICAL, NULL);
 	if (!physical) {
 		if (charges)
@@ -131,21 +122,15 @@ CUresult sim_vmm_new(struct sim_physical **out, const CUmemAllocationProp *prope
 SIM_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                                 const CUmemAllocationProp *properties, unsigned long long flags)
 {
-	CUresult result = sim_init_ready();
-
-	if (result == CUDA_SUCCESS)
-		result = check_allocation(properties);
-	if (result == CUDA_SUCCESS && (!handle || !size || size % SIM_GRANULARITY || flags))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
+	TRY(check_allocation(properties));
+	if (!handle || !size || size % SIM_GRANULARITY || flags)
+		return CUDA_ERROR_INVALID_VALUE;
 	unsigned card = sim_driver.devices[properties->location.id].card;
 	if (size > sim_state_card(card)->memory)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&sim_driver.lock);
-	result = sim_vmm_new(handle, properties, card, size, true);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(sim_vmm_new(handle, properties, card, size, true));
 }
 
 static void bury(struct sim_physical *physical)
@@ -202,14 +187,10 @@ CUresult sim_vmm_lock(CUmemGenericAllocationHandle handle)
 
 SIM_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-	CUresult result = sim_vmm_lock(handle);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_vmm_lock(handle));
 	handle->handles--;
 	bury(handle);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 static CUresult map_physical(CUdeviceptr pointer, size_t size, size_t offset, struct sim_physical *physical)
@@ -238,12 +219,8 @@ SIM_EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CU
 {
 	if (!size || size % SIM_GRANULARITY || pointer % SIM_GRANULARITY || offset % SIM_GRANULARITY || flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_vmm_lock(handle);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = map_physical(pointer, size, offset, handle);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	TRY(sim_vmm_lock(handle));
+	return sim_object_unlock(map_physical(pointer, size, offset, handle));
 }
 
 /* Calls `each` for the mappings that fill the range; false unless they fill it exactly. */
@@ -282,8 +259,7 @@ static CUresult over_mappings(CUdeviceptr pointer, size_t size, void (*each)(str
 		for_mappings(pointer, size, each, argument);
 	else
 		result = CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 static void set_ending(struct sim_allocation *mapping, int ending)
@@ -294,10 +270,7 @@ static void set_ending(struct sim_allocation *mapping, int ending)
 /* All contexts can use the mappings. */
 SIM_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
-	CUresult result = over_mappings(pointer, size, set_ending, true);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(over_mappings(pointer, size, set_ending, true));
 	pthread_mutex_lock(&sim_driver.lock);
 	sim_queue_settle(NULL);
 	pthread_mutex_unlock(&sim_driver.lock);
@@ -325,8 +298,7 @@ SIM_EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocatio
 		*flags = mapping->flags;
 	else
 		result = CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
@@ -341,20 +313,15 @@ SIM_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *ha
 		(*handle = mapping->physical)->handles++;
 	else
 		result = CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
                                                            CUmemGenericAllocationHandle handle)
 {
-	CUresult result = properties ? sim_vmm_lock(handle) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(properties ? sim_vmm_lock(handle) : CUDA_ERROR_INVALID_VALUE);
 	*properties = handle->properties;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 /* Imported memory is exported again with the lock of the one that exported it first. */
@@ -385,36 +352,29 @@ SIM_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocati
 		result = CUDA_ERROR_OPERATING_SYSTEM;
 	else
 		*(int *)out = fd;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }
 
 /* Only of mapped physical memory. */
 SIM_EXPORT CUresult cuMemGetHandleForAddressRange(void *out, CUdeviceptr pointer, size_t size, int type,
                                                   unsigned long long flags)
 {
-	CUresult result = out && size && type == 1 && !flags ? sim_init_ready() : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(out && size && type == 1 && !flags ? sim_init_ready() : CUDA_ERROR_INVALID_VALUE);
 	pthread_mutex_lock(&sim_driver.lock);
 	struct sim_allocation *mapping = sim_allocation_at(pointer, size);
 	int fd = mapping && mapping->memory == SIM_MAPPED_MEMORY ? export_physical(mapping->physical) : -1;
 	if (fd >= 0)
 		*(int *)out = fd;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+	return sim_object_unlock(fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED);
 }
 
 SIM_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type)
 {
 	CUmemAllocationProp properties = {.type = 1, .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
-	CUresult result = sim_init_ready();
 	unsigned card;
 	size_t size;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_INVALID_VALUE;
 	int fd, life;
@@ -428,7 +388,7 @@ SIM_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle 
 	pthread_mutex_lock(&sim_driver.lock);
 	properties.requestedHandleTypes = type;
 	properties.location.id = sim_memory_ordinal(card);
-	result = sim_vmm_new(handle, &properties, card, size, false);
+	CUresult result = sim_vmm_new(handle, &properties, card, size, false);
 	if (result == CUDA_SUCCESS) {
 		(*handle)->fd = fd;
 		(*handle)->life = life;
@@ -436,6 +396,5 @@ SIM_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle 
 		close(fd);
 		close(life);
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_object_unlock(result);
 }

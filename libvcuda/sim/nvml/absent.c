@@ -9,9 +9,8 @@ nvmlReturn_t sim_nvml_absent(void);
 
 nvmlReturn_t sim_nvml_absent(void)
 {
-	nvmlReturn_t result = sim_nvml_init_ready();
-
-	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
+	TRY(sim_nvml_init_ready());
+	return NVML_ERROR_NOT_SUPPORTED;
 }
 
 #define ABSENT(name) SIM_TRAMPOLINE(name, sim_nvml_absent)

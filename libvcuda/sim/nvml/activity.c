@@ -34,10 +34,9 @@ _Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32 && sizeof(nvmlSample
 
 nvmlReturn_t sim_nvml_activity_board(nvmlDevice_t device, const void *out, struct sim_board *board)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, out);
-
-	return result == NVML_SUCCESS ? sim_nvml_init_return(sim_ledger_board(sim_nvml_init_card(device), board))
-	                              : result;
+	TRY(sim_nvml_init_check(device, out));
+	return sim_nvml_init_return(sim_ledger_board(sim_nvml_init_card(device), board))
+	                             ;
 }
 
 /* Percent of a period. The file may contain anything, so the value is checked. */
@@ -59,20 +58,17 @@ static unsigned load_of(const struct sim_board *board)
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_activity_board(device, utilization, &board);
 
-	if (result == NVML_SUCCESS)
-		*utilization = (nvmlUtilization_t){load_of(&board), load_of(&board) / 2};
-	return result;
+	TRY(sim_nvml_activity_board(device, utilization, &board));
+	*utilization = (nvmlUtilization_t){load_of(&board), load_of(&board) / 2};
+	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *temperature)
 {
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_activity_board(device, temperature, &board);
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_activity_board(device, temperature, &board));
 	if (sensor != 0)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*temperature = board.temperature ? (unsigned)board.temperature
@@ -106,21 +102,18 @@ static unsigned power_of(nvmlDevice_t device, const struct sim_board *board, uns
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *milliwatt)
 {
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_activity_board(device, milliwatt, &board);
 
-	if (result == NVML_SUCCESS)
-		*milliwatt = power_of(device, &board, load_of(&board));
-	return result;
+	TRY(sim_nvml_activity_board(device, milliwatt, &board));
+	*milliwatt = power_of(device, &board, load_of(&board));
+	return NVML_SUCCESS;
 }
 
 /* Since boot: idle power all the time, plus what the kernels added. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *millijoule)
 {
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_activity_board(device, millijoule, &board);
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_activity_board(device, millijoule, &board));
 	unsigned idle = power_of(device, &board, 0), full = power_of(device, &board, 100);
 	*millijoule = sim_clock_now() / 1000000000u * idle + board.busy_ns / 1000000u * (full - idle) / 1000u;
 	return NVML_SUCCESS;
@@ -159,10 +152,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvm
 {
 	nvmlProcessUtilizationSample_t samples[SIM_MAX_SAMPLES];
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_activity_board(device, room, &board);
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_activity_board(device, room, &board));
 	unsigned count = collect(&board, last_seen, samples), had = *room;
 	*room = count;
 	if (!count)
@@ -189,10 +180,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t devic
 {
 	nvmlProcessUtilizationSample_t samples[SIM_MAX_SAMPLES];
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_activity_board(device, info, &board);
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_activity_board(device, info, &board));
 	if (info->version != (sizeof *info | 1u << 24))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	unsigned count = collect(&board, info->last_seen, samples), room = info->count;
@@ -230,10 +219,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsi
 {
 	uint64_t period = sim_clock_now() / sim_state_timing()->period_ns, now = sim_clock_realtime_us();
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_activity_board(device, room, &board);
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_activity_board(device, room, &board));
 	if (type < 0 || type > SAMPLE_MEMORY_CLOCK || !value_type)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*value_type = 1; /* unsigned int */
@@ -257,19 +244,15 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsi
 /* Accounting is off. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, int *mode)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, mode);
-
-	if (result == NVML_SUCCESS)
-		*mode = 0;
-	return result;
+	TRY(sim_nvml_init_check(device, mode));
+	*mode = 0;
+	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *count, unsigned *pids)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, count);
-
 	(void)pids;
-	if (result == NVML_SUCCESS)
-		*count = 0;
-	return result;
+	TRY(sim_nvml_init_check(device, count));
+	*count = 0;
+	return NVML_SUCCESS;
 }

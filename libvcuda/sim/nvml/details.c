@@ -19,11 +19,9 @@ SIM_TRAMPOLINE(nvmlDeviceGetOfaUtilization, nvmlDeviceGetEncoderUtilization)
 
 static nvmlReturn_t give_number(nvmlDevice_t device, unsigned *out, unsigned value)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, out);
-
-	if (result == NVML_SUCCESS)
-		*out = value;
-	return result;
+	TRY(sim_nvml_init_check(device, out));
+	*out = value;
+	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig)
@@ -34,11 +32,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigne
 /* MIG is off: there are no such devices. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *mig)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, mig);
-
 	(void)index;
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, mig));
 	return device->compute_major < 8 ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_NOT_FOUND;
 }
 
@@ -72,11 +67,9 @@ static unsigned pcie_speed(nvmlDevice_t device)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPcieSpeed(nvmlDevice_t device, unsigned *speed)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, speed);
-
-	if (result == NVML_SUCCESS)
-		*speed = pcie_speed(device);
-	return result;
+	TRY(sim_nvml_init_check(device, speed));
+	*speed = pcie_speed(device);
+	return NVML_SUCCESS;
 }
 
 /* As an enumeration, whose numbers are those of the generations. */
@@ -94,10 +87,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderCapacity(nvmlDevice_t device, int co
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned *sessions, unsigned *fps, unsigned *latency)
 {
-	nvmlReturn_t result = give_number(device, sessions, 0);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(give_number(device, sessions, 0));
 	if (!fps || !latency)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*fps = *latency = 0;
@@ -106,11 +96,9 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned 
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetFBCStats(nvmlDevice_t device, unsigned stats[3])
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, stats);
-
-	if (result == NVML_SUCCESS)
-		memset(stats, 0, 3 * sizeof *stats);
-	return result;
+	TRY(sim_nvml_init_check(device, stats));
+	memset(stats, 0, 3 * sizeof *stats);
+	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderSessions(nvmlDevice_t device, unsigned *count, void *sessions)
@@ -125,10 +113,8 @@ SIM_TRAMPOLINE(nvmlDeviceGetFBCSessions, nvmlDeviceGetEncoderSessions)
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, int policy, unsigned long long times[2])
 {
 	struct timespec now;
-	nvmlReturn_t result = sim_nvml_init_check(device, times);
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, times));
 	if (policy < 0 || policy > 11)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	clock_gettime(CLOCK_REALTIME, &now);
@@ -139,10 +125,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, int po
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedPerformanceStates(nvmlDevice_t device, unsigned *states, unsigned bytes)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, states);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, states));
 	if (bytes < sizeof *states)
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	for (unsigned i = 0; i < bytes / sizeof *states; i++)
@@ -155,10 +138,10 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMinMaxClockOfPState(nvmlDevice_t device, in
 {
 	if (!least || state)
 		return state < PERFORMANCE_STATES ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
-	nvmlReturn_t result = nvmlDeviceGetClockInfo(device, type, most);
-	if (result == NVML_SUCCESS)
-		*least = type == NVML_CLOCK_MEM ? *most : 210;
-	return result;
+
+	TRY(nvmlDeviceGetClockInfo(device, type, most));
+	*least = type == NVML_CLOCK_MEM ? *most : 210;
+	return NVML_SUCCESS;
 }
 
 typedef struct {
@@ -169,12 +152,9 @@ typedef struct {
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device, nvmlGpuDynamicPstatesInfo_t *info)
 {
 	nvmlUtilization_t utilization;
-	nvmlReturn_t result = sim_nvml_init_check(device, info);
 
-	if (result == NVML_SUCCESS)
-		result = nvmlDeviceGetUtilizationRates(device, &utilization);
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, info));
+	TRY(nvmlDeviceGetUtilizationRates(device, &utilization));
 	memset(info, 0, sizeof *info);
 	info->utilization[0].is_present = info->utilization[1].is_present = 1; /* the GPU and its memory */
 	info->utilization[0].percentage = utilization.gpu;
@@ -190,12 +170,9 @@ typedef struct {
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetThermalSettings(nvmlDevice_t device, unsigned index, nvmlGpuThermalSettings_t *out)
 {
 	unsigned temperature;
-	nvmlReturn_t result = sim_nvml_init_check(device, out);
 
-	if (result == NVML_SUCCESS)
-		result = nvmlDeviceGetTemperature(device, 0, &temperature);
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, out));
+	TRY(nvmlDeviceGetTemperature(device, 0, &temperature));
 	if (index && index != 15) /* 15: all of them */
 		return NVML_ERROR_INVALID_ARGUMENT;
 	memset(out, 0, sizeof *out);
@@ -208,35 +185,28 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetThermalSettings(nvmlDevice_t device, unsign
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, char *version)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, version);
-
-	return result == NVML_SUCCESS ? sim_nvml_init_text(version, 64, sim_version_driver) : result;
+	TRY(sim_nvml_init_check(device, version));
+	return sim_nvml_init_text(version, 64, sim_version_driver);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsigned *enabled, unsigned *by_default)
 {
-	nvmlReturn_t result = give_number(device, enabled, 1);
-
-	if (result == NVML_SUCCESS && !by_default)
+	TRY(give_number(device, enabled, 1));
+	if (!by_default)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS)
-		*by_default = 1;
-	return result;
+	*by_default = 1;
+	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetInforomImageVersion(nvmlDevice_t device, char *version, unsigned length)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, version);
-
-	return result == NVML_SUCCESS ? sim_nvml_init_text(version, length, "G000.0000.00.00") : result;
+	TRY(sim_nvml_init_check(device, version));
+	return sim_nvml_init_text(version, length, "G000.0000.00.00");
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetInforomVersion(nvmlDevice_t device, int part, char *version, unsigned length)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, version);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, version));
 	return part < 0 || part > 3 ? NVML_ERROR_INVALID_ARGUMENT : sim_nvml_init_text(version, length, "2.0");
 }
 
@@ -252,10 +222,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceValidateInforom(nvmlDevice_t device)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetAPIRestriction(nvmlDevice_t device, int api, int *restricted)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, restricted);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, restricted));
 	if (api < 0 || api > 1)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*restricted = 1; /* to root */
@@ -267,22 +234,17 @@ typedef struct { unsigned version, is_supported; } nvmlGpmSupport_t;
 /* Counters of the activity inside the multiprocessors are not supported. */
 SIM_EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *support)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, support);
-
-	if (result == NVML_SUCCESS && support->version != 1 && support->version != (sizeof *support | 1u << 24))
+	TRY(sim_nvml_init_check(device, support));
+	if (support->version != 1 && support->version != (sizeof *support | 1u << 24))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	if (result == NVML_SUCCESS)
-		support->is_supported = 0;
-	return result;
+	support->is_supported = 0;
+	return NVML_SUCCESS;
 }
 
 /* For the node: no units (racks of old systems), no excluded cards, confidential computing off. */
 static nvmlReturn_t none(unsigned *count)
 {
-	nvmlReturn_t result = sim_nvml_init_ready();
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_ready());
 	if (!count)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*count = 0;
@@ -307,9 +269,7 @@ SIM_EXPORT nvmlReturn_t nvmlSystemGetHicVersion(unsigned *count, void *entries)
 
 SIM_EXPORT nvmlReturn_t nvmlSystemGetConfComputeState(unsigned state[3])
 {
-	nvmlReturn_t result = none(state);
-
-	if (result == NVML_SUCCESS)
-		memset(state, 0, 3 * sizeof *state);
-	return result;
+	TRY(none(state));
+	memset(state, 0, 3 * sizeof *state);
+	return NVML_SUCCESS;
 }

@@ -15,11 +15,9 @@ SIM_TRAMPOLINE(nvmlDeviceGetPciInfo, nvmlDeviceGetPciInfo_v2)
 
 static nvmlReturn_t number(nvmlDevice_t device, unsigned *out, unsigned (*value)(const struct sim_card *))
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, out);
-
-	if (result == NVML_SUCCESS)
-		*out = value(device);
-	return result;
+	TRY(sim_nvml_init_check(device, out));
+	*out = value(device);
+	return NVML_SUCCESS;
 }
 
 /* NUMBER(name, expression over `card`) defines one of the many calls that return one unsigned int. */
@@ -84,16 +82,14 @@ NUMBER(ModuleId, (unsigned)sim_nvml_init_index(card) + 1)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned length)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, name);
-
-	return result == NVML_SUCCESS ? sim_nvml_init_text(name, length, device->name) : result;
+	TRY(sim_nvml_init_check(device, name));
+	return sim_nvml_init_text(name, length, device->name);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned length)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, serial);
-
-	return result == NVML_SUCCESS ? sim_nvml_init_text(serial, length, device->serial) : result;
+	TRY(sim_nvml_init_check(device, serial));
+	return sim_nvml_init_text(serial, length, device->serial);
 }
 
 void sim_nvml_device_bus_id(char *out, size_t size, int digits, unsigned domain, unsigned bus, unsigned device)
@@ -108,10 +104,7 @@ static void bus_id(char *out, size_t size, int digits, const struct sim_card *ca
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, info);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, info));
 	*info = (nvmlPciInfo_t){
 		.domain = device->pci_domain,
 		.bus = device->pci_bus,
@@ -126,10 +119,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *info)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, info);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, info));
 	*info = (nvmlPciInfo_v2_t){
 		.domain = device->pci_domain,
 		.bus = device->pci_bus,
@@ -157,14 +147,11 @@ static nvmlReturn_t measure(nvmlDevice_t device, uint64_t *used, uint64_t *avail
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
 	uint64_t used, available;
-	nvmlReturn_t result = sim_nvml_init_check(device, memory);
 
-	if (result == NVML_SUCCESS && memory->version != NVML_MEMORY_V2)
-		result = NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	if (result == NVML_SUCCESS)
-		result = measure(device, &used, &available);
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, memory));
+	if (memory->version != NVML_MEMORY_V2)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	TRY(measure(device, &used, &available));
 	memory->total = device->memory;
 	memory->reserved = device->reserved;
 	memory->used = used;
@@ -176,12 +163,9 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemo
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
 	uint64_t used, available;
-	nvmlReturn_t result = sim_nvml_init_check(device, memory);
 
-	if (result == NVML_SUCCESS)
-		result = measure(device, &used, &available);
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, memory));
+	TRY(measure(device, &used, &available));
 	memory->total = device->memory;
 	memory->used = used + device->reserved;
 	memory->free = available;
@@ -190,21 +174,16 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, memory);
-
-	if (result == NVML_SUCCESS)
-		*memory = (nvmlBAR1Memory_t){.bar1Total = device->bar1, .bar1Free = device->bar1};
-	return result;
+	TRY(sim_nvml_init_check(device, memory));
+	*memory = (nvmlBAR1Memory_t){.bar1Total = device->bar1, .bar1Free = device->bar1};
+	return NVML_SUCCESS;
 }
 
 #define SAMPLING_PERIOD_US 167000u
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned *percent, unsigned *period)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, percent);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, percent));
 	if (!period)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*percent = 0;
@@ -216,10 +195,7 @@ SIM_TRAMPOLINE(nvmlDeviceGetDecoderUtilization, nvmlDeviceGetEncoderUtilization)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned *mhz)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, mhz);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, mhz));
 	if (type < 0 || type >= NVML_CLOCK_COUNT)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*mhz = type == NVML_CLOCK_MEM ? device->memory_clock_mhz : device->clock_mhz;
@@ -230,10 +206,7 @@ SIM_TRAMPOLINE(nvmlDeviceGetMaxClockInfo, nvmlDeviceGetClockInfo)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, major);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, major));
 	if (!minor)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*major = (int)device->compute_major;
@@ -243,10 +216,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, 
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, current);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, current));
 	if (!pending)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (device->compute_major < 8)
@@ -258,16 +228,14 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *curr
 /* Cards of this kind have no fan of their own. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned *percent)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, percent);
-
-	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
+	TRY(sim_nvml_init_check(device, percent));
+	return NVML_ERROR_NOT_SUPPORTED;
 }
 
 /* For Windows only. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetDriverModel(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, current);
-
 	(void)pending;
-	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
+	TRY(sim_nvml_init_check(device, current));
+	return NVML_ERROR_NOT_SUPPORTED;
 }

@@ -38,10 +38,7 @@ static struct sim_event_set **find_set(nvmlEventSet_t set)
 
 SIM_EXPORT nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
 {
-	nvmlReturn_t result = sim_nvml_init_ready();
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_ready());
 	if (!set)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*set = calloc(1, sizeof **set);
@@ -69,11 +66,9 @@ SIM_EXPORT nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long *types)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, types);
-
-	if (result == NVML_SUCCESS)
-		*types = EVENT_TYPES;
-	return result;
+	TRY(sim_nvml_init_check(device, types));
+	*types = EVENT_TYPES;
+	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set)
@@ -158,9 +153,8 @@ SIM_EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t 
 SIM_EXPORT nvmlReturn_t nvmlEventSetWait(nvmlEventSet_t set, void *data, unsigned timeout_ms)
 {
 	nvmlEventData_t full;
-	nvmlReturn_t result = data ? nvmlEventSetWait_v2(set, &full, timeout_ms) : NVML_ERROR_INVALID_ARGUMENT;
 
-	if (result == NVML_SUCCESS)
-		__builtin_memcpy(data, &full, offsetof(nvmlEventData_t, gpuInstanceId));
-	return result;
+	TRY(data ? nvmlEventSetWait_v2(set, &full, timeout_ms) : NVML_ERROR_INVALID_ARGUMENT);
+	__builtin_memcpy(data, &full, offsetof(nvmlEventData_t, gpuInstanceId));
+	return NVML_SUCCESS;
 }

@@ -144,10 +144,10 @@ static nvmlReturn_t power_field(nvmlDevice_t device, enum what what, nvmlFieldVa
 static nvmlReturn_t memory_temperature(nvmlDevice_t device, nvmlFieldValue_t *out)
 {
 	unsigned temperature;
-	nvmlReturn_t result = device->compute_major < 8 ? NVML_ERROR_NOT_SUPPORTED
-	                                                : nvmlDeviceGetTemperature(device, 0, &temperature);
 
-	return result == NVML_SUCCESS ? small(out, temperature) : result;
+	TRY(device->compute_major < 8 ? NVML_ERROR_NOT_SUPPORTED
+	                                                : nvmlDeviceGetTemperature(device, 0, &temperature));
+	return small(out, temperature);
 }
 
 static nvmlReturn_t field(nvmlDevice_t device, const struct sim_board *board, nvmlFieldValue_t *out)
@@ -173,10 +173,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count,
 {
 	struct sim_board board;
 	struct timespec now;
-	nvmlReturn_t result = sim_nvml_activity_board(device, values, &board);
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_activity_board(device, values, &board));
 	if (count <= 0)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	clock_gettime(CLOCK_REALTIME, &now);

@@ -13,30 +13,23 @@ SIM_TRAMPOLINE(nvmlDeviceGetSupportedClocksThrottleReasons, nvmlDeviceGetSupport
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long *reasons)
 {
 	nvmlUtilization_t utilization;
-	nvmlReturn_t result = sim_nvml_init_check(device, reasons);
 
-	if (result == NVML_SUCCESS)
-		result = nvmlDeviceGetUtilizationRates(device, &utilization);
-	if (result == NVML_SUCCESS)
-		*reasons = utilization.gpu ? 0 : 1;
-	return result;
+	TRY(sim_nvml_init_check(device, reasons));
+	TRY(nvmlDeviceGetUtilizationRates(device, &utilization));
+	*reasons = utilization.gpu ? 0 : 1;
+	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedClocksEventReasons(nvmlDevice_t device, unsigned long long *reasons)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, reasons);
-
-	if (result == NVML_SUCCESS)
-		*reasons = 0x1ff;
-	return result;
+	TRY(sim_nvml_init_check(device, reasons));
+	*reasons = 0x1ff;
+	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, unsigned *count, unsigned *clocks)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, count);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, count));
 	unsigned room = *count;
 	*count = 1;
 	if (!clocks || room < 1)
@@ -48,10 +41,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsigned memory, unsigned *count,
                                                              unsigned *clocks)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, count);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, count));
 	if (memory != device->memory_clock_mhz)
 		return NVML_ERROR_NOT_FOUND;
 	unsigned room = *count;
@@ -64,10 +54,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned *least, unsigned *most)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, least);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, least));
 	if (!most)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*least = device->power_limit_mw / 2;
@@ -79,10 +66,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, int type, unsigned *temperature)
 {
 	static const unsigned thresholds[] = {92, 89, 95, 85};
-	nvmlReturn_t result = sim_nvml_init_check(device, temperature);
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, temperature));
 	if (type < 0 || type >= (int)(sizeof thresholds / sizeof *thresholds))
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*temperature = thresholds[type];
@@ -91,13 +76,11 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, i
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, int counter, unsigned *kib)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, kib);
-
-	if (result == NVML_SUCCESS && (counter < 0 || counter > 1))
-		result = NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS)
-		*kib = 0;
-	return result;
+	TRY(sim_nvml_init_check(device, kib));
+	if (counter < 0 || counter > 1)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*kib = 0;
+	return NVML_SUCCESS;
 }
 
 /* id: 0 current, 1 application's target, 2 its default, 3 customer's maximum */
@@ -114,24 +97,19 @@ SIM_TRAMPOLINE(nvmlDeviceGetMaxCustomerBoostClock, nvmlDeviceGetClockInfo)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned length)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, version);
-
-	return result == NVML_SUCCESS ? sim_nvml_init_text(version, length, "90.04.96.00.01") : result;
+	TRY(sim_nvml_init_check(device, version));
+	return sim_nvml_init_text(version, length, "90.04.96.00.01");
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetBoardPartNumber(nvmlDevice_t device, char *number, unsigned length)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, number);
-
-	return result == NVML_SUCCESS ? sim_nvml_init_text(number, length, "900-00000-0000-000") : result;
+	TRY(sim_nvml_init_check(device, number));
+	return sim_nvml_init_text(number, length, "900-00000-0000-000");
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned link, int capability, unsigned *has)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, has);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, has));
 	if (link >= device->link_count || capability < 0 || capability > 5)
 		return device->link_count ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
 	*has = capability == 0 || capability == 2; /* peer-to-peer, with atomics; no system memory */
@@ -141,10 +119,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsig
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkUtilizationCounter(nvmlDevice_t device, unsigned link, unsigned counter,
                                                               unsigned long long *received, unsigned long long *sent)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, received);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, received));
 	if (!sent || link >= device->link_count || counter > 1)
 		return device->link_count ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
 	*received = *sent = 0;
@@ -154,10 +129,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkUtilizationCounter(nvmlDevice_t devic
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned link, int counter,
                                                         unsigned long long *count)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, count);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, count));
 	if (link >= device->link_count || counter < 0 || counter > 4)
 		return device->link_count ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
 	*count = 0;

@@ -106,10 +106,7 @@ unsigned sim_nvml_init_card(nvmlDevice_t device)
 
 nvmlReturn_t sim_nvml_init_check(nvmlDevice_t device, const void *out)
 {
-	nvmlReturn_t result = sim_nvml_init_ready();
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_ready());
 	if (!out || sim_nvml_init_index(device) < 0)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	return sim_nvml_init_lost(sim_nvml_init_card(device)) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
@@ -147,10 +144,7 @@ SIM_EXPORT const char *nvmlErrorString(nvmlReturn_t result)
 
 static nvmlReturn_t node_text(char *out, unsigned length, const char *text)
 {
-	nvmlReturn_t result = sim_nvml_init_ready();
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_ready());
 	return out ? sim_nvml_init_text(out, length, text) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
@@ -175,10 +169,8 @@ SIM_EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
 SIM_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length)
 {
 	char path[64], text[4096];
-	nvmlReturn_t result = sim_nvml_init_ready();
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_ready());
 	if (!name || !length)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
@@ -194,10 +186,7 @@ SIM_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsig
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 {
-	nvmlReturn_t result = sim_nvml_init_ready();
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_ready());
 	if (!count)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*count = visible_count;
@@ -206,10 +195,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
-	nvmlReturn_t result = sim_nvml_init_ready();
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_ready());
 	if (!device || index >= visible_count)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	return give_handle(sim_state_card(visible[index]), device);
@@ -217,10 +203,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
 {
-	nvmlReturn_t result = sim_nvml_init_ready();
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_ready());
 	if (!serial || !device)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (unsigned i = 0; i < visible_count; i++)
@@ -240,10 +223,8 @@ static void uuid_text(const struct sim_card *card, char text[64])
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length)
 {
 	char text[64];
-	nvmlReturn_t result = sim_nvml_init_check(device, uuid);
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, uuid));
 	uuid_text(device, text);
 	return sim_nvml_init_text(uuid, length, text);
 }
@@ -251,10 +232,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsig
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
 	char text[64];
-	nvmlReturn_t result = sim_nvml_init_ready();
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_ready());
 	if (!uuid || !device)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (unsigned i = 0; i < visible_count; i++) {
@@ -268,10 +247,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlDevice_t *device)
 {
 	unsigned domain = 0, bus, slot;
-	nvmlReturn_t result = sim_nvml_init_ready();
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_ready());
 	if (!text || !device || (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 &&
 	                         (domain = 0, sscanf(text, "%x:%x", &bus, &slot) != 2)))
 		return NVML_ERROR_INVALID_ARGUMENT;

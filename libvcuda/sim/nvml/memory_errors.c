@@ -9,10 +9,7 @@
 /* All models of the simulator have ECC memory, and ECC is on. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, int *current, int *pending)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, current);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, current));
 	if (!pending)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*current = *pending = 1;
@@ -23,10 +20,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, int *current, 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter, unsigned long long *count)
 {
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_activity_board(device, count, &board);
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_activity_board(device, count, &board));
 	if (type < 0 || type > 1 || counter < 0 || counter > 1)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*count = board.ecc[counter * 2 + type];
@@ -37,10 +32,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int typ
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, int type, int counter, int location,
                                                         unsigned long long *count)
 {
-	nvmlReturn_t result = nvmlDeviceGetTotalEccErrors(device, type, counter, count);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(nvmlDeviceGetTotalEccErrors(device, type, counter, count));
 	if (location < 0 || location > 8)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (location != 2)
@@ -54,11 +46,10 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, int 
                                                        nvmlEccErrorCounts_t *counts)
 {
 	unsigned long long count;
-	nvmlReturn_t result = counts ? nvmlDeviceGetTotalEccErrors(device, type, counter, &count) : NVML_ERROR_INVALID_ARGUMENT;
 
-	if (result == NVML_SUCCESS)
-		*counts = (nvmlEccErrorCounts_t){.device_memory = count};
-	return result;
+	TRY(counts ? nvmlDeviceGetTotalEccErrors(device, type, counter, &count) : NVML_ERROR_INVALID_ARGUMENT);
+	*counts = (nvmlEccErrorCounts_t){.device_memory = count};
+	return NVML_SUCCESS;
 }
 
 typedef struct {
@@ -69,10 +60,7 @@ typedef struct {
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErrorStatus_t *status)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, status);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, status));
 	if (status->version != (sizeof *status | 1u << 24))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	if (device->compute_major < 8)
@@ -94,10 +82,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned 
                                                   unsigned *pending, unsigned *failure)
 {
 	struct sim_board board;
-	nvmlReturn_t result = remapper(device, corrected, &board);
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(remapper(device, corrected, &board));
 	if (!uncorrected || !pending || !failure)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*corrected = board.remapped[0];
@@ -113,10 +99,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, unsigned histogram[5])
 {
 	struct sim_board board;
-	nvmlReturn_t result = remapper(device, histogram, &board);
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(remapper(device, histogram, &board));
 	uint64_t rows = (uint64_t)board.remapped[0] + board.remapped[1];
 	memset(histogram, 0, 5 * sizeof *histogram);
 	histogram[4] = board.remapped[3] != 0;
@@ -137,10 +121,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, int ca
                                                      unsigned long long *addresses, unsigned long long *times)
 {
 	struct sim_board board;
-	nvmlReturn_t result = retired(device, count, &board);
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(retired(device, count, &board));
 	if (cause < 0 || cause > 1)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	unsigned room = addresses ? *count : 0;
@@ -164,9 +146,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, int cause
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, unsigned *pending)
 {
 	struct sim_board board;
-	nvmlReturn_t result = retired(device, pending, &board);
 
-	if (result == NVML_SUCCESS)
-		*pending = board.retired[2] != 0;
-	return result;
+	TRY(retired(device, pending, &board));
+	*pending = board.retired[2] != 0;
+	return NVML_SUCCESS;
 }

@@ -10,6 +10,14 @@
 #include "nvml/types.h"
 #include "state/state.h"
 
+/* Leaves the calling function with the call's result unless it is NVML_SUCCESS. Not under a lock. */
+#define TRY(call) \
+	do { \
+		nvmlReturn_t tried = (call); \
+		if (tried != NVML_SUCCESS) \
+			return tried; \
+	} while (0)
+
 /* Checks that NVML is initialized and the driver is loaded. */
 nvmlReturn_t sim_nvml_init_ready(void);
 /* Also checks that the handle belongs to a card that this process may see and that is not lost. */

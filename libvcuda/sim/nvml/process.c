@@ -39,14 +39,9 @@ static unsigned as_told(struct sim_process list[SIM_MAX_SLOTS], unsigned count)
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, const void *out,
                               struct sim_process list[SIM_MAX_SLOTS])
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, count);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, count));
 	unsigned room = *count;
-	result = sim_nvml_init_return(sim_ledger_processes(sim_nvml_init_card(device), list, SIM_MAX_SLOTS, count));
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_return(sim_ledger_processes(sim_nvml_init_card(device), list, SIM_MAX_SLOTS, count)));
 	*count = as_told(list, *count < SIM_MAX_SLOTS ? *count : SIM_MAX_SLOTS);
 	if (*count > room)
 		return NVML_ERROR_INSUFFICIENT_SIZE;
@@ -95,10 +90,8 @@ _Static_assert(sizeof(nvmlProcessDetailList_t) == 24, "nvmlProcessDetailList_t")
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *out)
 {
 	struct sim_process list[SIM_MAX_SLOTS];
-	nvmlReturn_t result = sim_nvml_init_check(device, out);
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, out));
 	if (out->version != (sizeof *out | 1u << 24))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	if (out->mode > 2)
@@ -107,7 +100,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t devic
 		out->count = 0;
 		return NVML_SUCCESS;
 	}
-	result = processes(device, &out->count, out->processes, list);
+	nvmlReturn_t result = processes(device, &out->count, out->processes, list);
 	for (unsigned i = 0; result == NVML_SUCCESS && i < out->count; i++) {
 		out->processes[i].pid = (unsigned)list[i].pid;
 		out->processes[i].used = list[i].used;
@@ -119,11 +112,9 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t devic
 
 static nvmlReturn_t nobody(nvmlDevice_t device, unsigned *count)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, count);
-
-	if (result == NVML_SUCCESS)
-		*count = 0;
-	return result;
+	TRY(sim_nvml_init_check(device, count));
+	*count = 0;
+	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned *count,

@@ -11,18 +11,15 @@
 
 static nvmlReturn_t check_pair(nvmlDevice_t a, nvmlDevice_t b, const void *out)
 {
-	nvmlReturn_t result = sim_nvml_init_check(a, out);
-
-	return result == NVML_SUCCESS ? sim_nvml_init_check(b, out) : result;
+	TRY(sim_nvml_init_check(a, out));
+	return sim_nvml_init_check(b, out);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvmlDevice_t b, unsigned *level)
 {
-	nvmlReturn_t result = check_pair(a, b, level);
-
-	if (result == NVML_SUCCESS)
-		*level = a->relation[sim_nvml_init_card(b)];
-	return result;
+	TRY(check_pair(a, b, level));
+	*level = a->relation[sim_nvml_init_card(b)];
+	return NVML_SUCCESS;
 }
 
 /* `take` decides for each visible card whether it is listed. Without an array only the number is stored. */
@@ -56,29 +53,23 @@ static bool is_at_level(nvmlDevice_t device, nvmlDevice_t card, unsigned level)
 
 SIM_EXPORT nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned cpu, unsigned *count, nvmlDevice_t *devices)
 {
-	nvmlReturn_t result = sim_nvml_init_ready();
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_ready());
 	return count ? list_cards(count, devices, is_near_cpu, NULL, cpu) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, unsigned level, unsigned *count,
                                                          nvmlDevice_t *devices)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, count);
-
-	return result == NVML_SUCCESS ? list_cards(count, devices, is_at_level, device, level) : result;
+	TRY(sim_nvml_init_check(device, count));
+	return list_cards(count, devices, is_at_level, device, level);
 }
 
 /* No board of the simulator has two cards of this kind. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t a, nvmlDevice_t b, int *same)
 {
-	nvmlReturn_t result = check_pair(a, b, same);
-
-	if (result == NVML_SUCCESS)
-		*same = a == b;
-	return result;
+	TRY(check_pair(a, b, same));
+	*same = a == b;
+	return NVML_SUCCESS;
 }
 
 typedef struct {
@@ -107,19 +98,14 @@ static unsigned char fabric_state(nvmlDevice_t device)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t *info)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, info);
-
-	if (result == NVML_SUCCESS)
-		*info = (nvmlGpuFabricInfo_t){.state = fabric_state(device)};
-	return result;
+	TRY(sim_nvml_init_check(device, info));
+	*info = (nvmlGpuFabricInfo_t){.state = fabric_state(device)};
+	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfo_v2_t *info)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, info);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, info));
 	if (info->version != (sizeof *info | 2u << 24))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	*info = (nvmlGpuFabricInfo_v2_t){.version = info->version, .state = fabric_state(device)};
@@ -128,10 +114,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpu
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, int capability, unsigned *status)
 {
-	nvmlReturn_t result = check_pair(a, b, status);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(check_pair(a, b, status));
 	if (a == b || capability < 0 || capability >= NVML_P2P_CAPS_UNKNOWN)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*status = sim_state_linked(sim_nvml_init_card(a), sim_nvml_init_card(b)) ? NVML_P2P_OK : NVML_P2P_NOT_SUPPORTED;
@@ -140,10 +123,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, i
 
 static nvmlReturn_t check_link(nvmlDevice_t device, unsigned link, const void *out)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, out);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, out));
 	if (device->link_count == 0)
 		return NVML_ERROR_NOT_SUPPORTED;
 	return link < device->link_count ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
@@ -151,28 +131,21 @@ static nvmlReturn_t check_link(nvmlDevice_t device, unsigned link, const void *o
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, unsigned *active)
 {
-	nvmlReturn_t result = check_link(device, link, active);
-
-	if (result == NVML_SUCCESS)
-		*active = device->links[link] != SIM_LINK_NONE;
-	return result;
+	TRY(check_link(device, link, active));
+	*active = device->links[link] != SIM_LINK_NONE;
+	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned link, unsigned *version)
 {
-	nvmlReturn_t result = check_link(device, link, version);
-
-	if (result == NVML_SUCCESS)
-		*version = device->compute_major >= 9 ? 4 : device->compute_major == 8 ? 3 : 2;
-	return result;
+	TRY(check_link(device, link, version));
+	*version = device->compute_major >= 9 ? 4 : device->compute_major == 8 ? 3 : 2;
+	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned link, unsigned *type)
 {
-	nvmlReturn_t result = check_link(device, link, type);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(check_link(device, link, type));
 	if (device->links[link] == SIM_LINK_NONE)
 		return NVML_ERROR_NOT_SUPPORTED;
 	*type = device->links[link] == SIM_LINK_SWITCH ? NVML_NVLINK_DEVICE_SWITCH : NVML_NVLINK_DEVICE_GPU;
@@ -199,10 +172,7 @@ static void remote_bus(unsigned end, unsigned *domain, unsigned *bus, unsigned *
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned link, nvmlPciInfo_t *info)
 {
-	nvmlReturn_t result = check_link(device, link, info);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(check_link(device, link, info));
 	if (device->links[link] == SIM_LINK_NONE)
 		return NVML_ERROR_NOT_SUPPORTED;
 	memset(info, 0, sizeof *info);
@@ -215,10 +185,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device,
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned link, nvmlPciInfo_v2_t *info)
 {
 	nvmlPciInfo_t full;
-	nvmlReturn_t result = info ? nvmlDeviceGetNvLinkRemotePciInfo_v2(device, link, &full) : NVML_ERROR_INVALID_ARGUMENT;
 
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(info ? nvmlDeviceGetNvLinkRemotePciInfo_v2(device, link, &full) : NVML_ERROR_INVALID_ARGUMENT);
 	memset(info, 0, sizeof *info);
 	memcpy(info->busId, full.busIdLegacy, sizeof info->busId);
 	info->domain = full.domain;
@@ -231,9 +199,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, un
 /* The NUMA node that a card's own memory forms, on machines where it does. Near nodes: nvmlDeviceGetMemoryAffinity. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned *node)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, node);
-
-	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
+	TRY(sim_nvml_init_check(device, node));
+	return NVML_ERROR_NOT_SUPPORTED;
 }
 
 static void set_bits(unsigned long *words, unsigned size, unsigned first, unsigned count)
@@ -246,10 +213,7 @@ static void set_bits(unsigned long *words, unsigned size, unsigned first, unsign
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned size, unsigned long *nodes,
                                                     unsigned scope)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, nodes);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, nodes));
 	if (size == 0 || scope > 1)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (device->numa_node < 0)
@@ -261,10 +225,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigne
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned size, unsigned long *cpus,
                                                             unsigned scope)
 {
-	nvmlReturn_t result = sim_nvml_init_check(device, cpus);
-
-	if (result != NVML_SUCCESS)
-		return result;
+	TRY(sim_nvml_init_check(device, cpus));
 	if (size == 0 || scope > 1)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	set_bits(cpus, size, device->cpu_first, device->cpu_count);
