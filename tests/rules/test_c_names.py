@@ -53,7 +53,7 @@ LIBVCUDA = Component(
     ),
 )
 CIRCLE_OF_CUDA = """allocation capture context copy engine event graph graph_condition graph_memory ipc ipc_event memory
-    module multicast pool pool_place queue share stream texture_reference variable vmm watch"""
+    module multicast pool pool_place queue share stream variable vmm watch"""
 SIMULATOR = Component(
     "libvcuda/sim",
     floors={"state": 0, "cuda": 1, "nvml": 1, "smi": 1, "stand_ins": 1},
@@ -65,7 +65,6 @@ SIMULATOR = Component(
     circles=(
         tuple(f"cuda/{name}" for name in CIRCLE_OF_CUDA.split()),
         ("cuda/cubin", "cuda/image", "cuda/ptx"),
-        ("state/clock", "state/ledger", "state/shares", "state/state", "state/virtual"),
     ),
 )
 GATE = Component("hook/gate")

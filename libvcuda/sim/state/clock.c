@@ -1,7 +1,7 @@
 /*
  * The simulator's clock: reading the time, sleeping, waiting on conditions and on words of shared memory. Each function
- * uses CLOCK_MONOTONIC or the state's virtual clock (state/virtual.c), whichever the state was made with. The table
- * vgpuSimClock at the end offers the same calls to programs. The callers decide what happens at a given time.
+ * uses CLOCK_MONOTONIC or the state's virtual clock (state/virtual.c), whichever the state was made with. The callers
+ * decide what happens at a given time.
  */
 #include "state/clock.h"
 
@@ -11,9 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "state/state.h"
 #include "state/virtual.h"
-#include "vgpu_sim_clock.h"
 
 #define SECOND 1000000000u
 #define VIRTUAL_DAY_US 1700000000000000u
@@ -173,98 +171,3 @@ void sim_clock_enter(void)
 	if (sim_virtual())
 		sim_virtual_enter();
 }
-
-void sim_clock_forked(void)
-{
-	sim_virtual_forked();
-}
-
-/* ---- the table that programs find by dlsym; any of its functions may be the first call into the library ---- */
-
-static int clock_is_virtual(void)
-{
-	return sim_state_open() == SIM_OK && sim_virtual();
-}
-
-static uint64_t clock_now(void)
-{
-	if (clock_is_virtual())
-		sim_virtual_enter();
-	return sim_clock_now();
-}
-
-static void clock_sleep_until(uint64_t time)
-{
-	if (clock_is_virtual())
-		sim_clock_pay(0);
-	sim_clock_sleep_until(time);
-}
-
-static void clock_wait(uint32_t *word, uint32_t value, uint64_t deadline)
-{
-	struct timespec time = timespec_of(deadline);
-
-	if (clock_is_virtual()) {
-		sim_clock_pay(0);
-		wait_for_word(word, value, deadline);
-		return;
-	}
-	if (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value && sim_clock_now() < deadline)
-		syscall(SYS_futex, word, FUTEX_WAIT_BITSET, value, deadline == SIM_NEVER ? NULL : &time, NULL,
-		        FUTEX_BITSET_MATCH_ANY);
-}
-
-static void clock_wake(uint32_t *word)
-{
-	if (clock_is_virtual())
-		sim_virtual_wake(sim_virtual_shared_key(word));
-	else
-		syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
-static void clock_block(void)
-{
-	if (!clock_is_virtual())
-		return;
-	sim_clock_pay(0);
-	sim_virtual_leave();
-}
-
-static void clock_unblock(void)
-{
-	if (clock_is_virtual())
-		sim_virtual_enter();
-}
-
-static uint32_t clock_announce(void)
-{
-	return clock_is_virtual() ? sim_virtual_announce() : 0;
-}
-
-static void clock_adopt(uint32_t number)
-{
-	if (clock_is_virtual())
-		sim_virtual_adopt(number);
-}
-
-static void clock_withdraw(uint32_t number)
-{
-	if (clock_is_virtual())
-		sim_virtual_withdraw(number);
-}
-
-__attribute__((visibility("default"))) const struct vgpu_sim_clock vgpuSimClock = {
-	.version = VGPU_SIM_CLOCK_VERSION,
-	.size = sizeof vgpuSimClock,
-	.is_virtual = clock_is_virtual,
-	.now = clock_now,
-	.sleep_until = clock_sleep_until,
-	.wait = clock_wait,
-	.wake = clock_wake,
-	.block = clock_block,
-	.unblock = clock_unblock,
-	.thread_announce = clock_announce,
-	.thread_adopt = clock_adopt,
-	.thread_withdraw = clock_withdraw,
-	.charge = sim_clock_charge,
-};

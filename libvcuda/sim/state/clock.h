@@ -44,7 +44,5 @@ void sim_clock_thread_adopt(uint32_t number);
 void sim_clock_thread_withdraw(uint32_t number);
 /* Makes the calling thread take part in the virtual clock and waits until it runs. */
 void sim_clock_enter(void);
-/* Called in a forked child. */
-void sim_clock_forked(void);
 
 #endif

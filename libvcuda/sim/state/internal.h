@@ -23,12 +23,10 @@ int sim_state_open_cards(void);
 uint64_t sim_shares_sum(const struct sim_file *file, unsigned card);
 void sim_shares_bury(struct sim_file *file);
 /* Claims a slot if this process has none. Under the lock. */
-enum sim_status sim_ledger_ensure_slot(struct sim_file *file);
+enum sim_status sim_slots_ensure(struct sim_file *file);
 /* This process' slot; -1: it has none. */
-int sim_ledger_own_slot(void);
+int sim_slots_own(void);
 /* Whether the owner of the slot lives. Stores the owner's pid; 0: this PID namespace cannot see it. */
-bool sim_ledger_slot_lives(unsigned slot, pid_t *pid);
-/* Forgets the slot of the process that this one was forked from. */
-void sim_ledger_forked(void);
+bool sim_slots_lives(unsigned slot, pid_t *pid);
 
 #endif

@@ -1,45 +1,14 @@
 /*
  * The ledger: one slot per process with the memory that it uses on each card, and the sums over all slots. This file
- * claims slots, charges and releases memory, and frees the slots of dead processes. Opening and locking the file belong
- * to state/state.c; what an allocation is belongs to cuda/allocation.c.
+ * charges and releases memory, and frees the slots of dead processes. Claiming a slot belongs to state/slots.c, opening
+ * and locking the file to state/state.c; what an allocation is belongs to cuda/allocation.c.
  */
 #include "state/internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 enum { LOOKS = 4, MOMENT = 2000 /* us */ }; /* see note_most */
-
-static int own = -1; /* this process' slot; changes under the lock */
-
-int sim_ledger_own_slot(void)
-{
-	return own;
-}
-
-void sim_ledger_forked(void)
-{
-	own = -1;
-}
-
-/* Whether the owner of the slot lives. Stores the owner's pid; 0: this PID namespace cannot see it. */
-bool sim_ledger_slot_lives(unsigned slot, pid_t *pid)
-{
-	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
-
-	*pid = 0;
-	if (fcntl(sim_state_slots_fd(), F_OFD_GETLK, &lock) != 0)
-		return true; /* if the kernel gives no answer, the slot is not taken away */
-	if (lock.l_type == F_UNLCK)
-		return false;
-	*pid = lock.l_pid > 0 ? lock.l_pid : 0;
-	return true;
-}
 
 static unsigned used_slots(const struct sim_file *file)
 {
@@ -51,45 +20,9 @@ static void bury_the_dead(struct sim_file *file)
 	pid_t pid;
 
 	for (unsigned i = 0; i < used_slots(file); i++)
-		if (file->slots[i].token && !sim_ledger_slot_lives(i, &pid))
+		if (file->slots[i].token && !sim_slots_lives(i, &pid))
 			file->slots[i].token = 0;
 	sim_shares_bury(file);
-}
-
-static bool claim_slot(struct sim_file *file, unsigned index)
-{
-	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = index, .l_len = 1};
-	struct sim_slot *slot = &file->slots[index];
-	const char *group = getenv("VGPU_SIM_GROUP");
-	uint64_t token;
-
-	if (fcntl(sim_state_slots_fd(), F_SETLK, &lock) != 0)
-		return false;
-	memset(slot, 0, sizeof *slot);
-	slot->pid = getpid();
-	slot->group = group ? (uint32_t)strtoul(group, NULL, 10) : 0;
-	prctl(PR_GET_NAME, slot->command);
-	slot->command[sizeof slot->command - 1] = 0;
-	if (getrandom(&token, sizeof token, 0) != sizeof token)
-		token = (uint64_t)slot->pid;
-	if (file->header.slot_high <= index)
-		file->header.slot_high = index + 1;
-	__atomic_store_n(&slot->token, token | 1, __ATOMIC_RELEASE);
-	own = (int)index;
-	return true;
-}
-
-enum sim_status sim_ledger_ensure_slot(struct sim_file *file)
-{
-	pid_t pid;
-
-	/* If another process wiped the file, this process' figures are gone: later releases would make them negative. */
-	if (own >= 0)
-		return file->slots[own].token ? SIM_OK : SIM_DAMAGED;
-	for (unsigned i = 0; i < SIM_MAX_SLOTS; i++)
-		if (!sim_ledger_slot_lives(i, &pid) && claim_slot(file, i))
-			return SIM_OK;
-	return SIM_FULL;
 }
 
 static uint64_t add(uint64_t a, uint64_t b)
@@ -184,9 +117,9 @@ enum sim_status sim_ledger_attach(unsigned card)
 
 	if (status != SIM_OK)
 		return status;
-	status = file->boards[card].is_lost == SIM_LOST_MARK ? SIM_LOST : sim_ledger_ensure_slot(file);
-	if (status == SIM_OK && file->slots[own].context[card] == 0)
-		status = charge(file, card, &file->slots[own].context[card], sim_state_card(card)->context);
+	status = file->boards[card].is_lost == SIM_LOST_MARK ? SIM_LOST : sim_slots_ensure(file);
+	if (status == SIM_OK && file->slots[sim_slots_own()].context[card] == 0)
+		status = charge(file, card, &file->slots[sim_slots_own()].context[card], sim_state_card(card)->context);
 	sim_state_unlock();
 	return status;
 }
@@ -197,8 +130,8 @@ void sim_ledger_detach(unsigned card)
 
 	if (sim_state_lock(&file) != SIM_OK)
 		return;
-	if (own >= 0)
-		__atomic_store_n(&file->slots[own].context[card], 0, __ATOMIC_RELAXED);
+	if (sim_slots_own() >= 0)
+		__atomic_store_n(&file->slots[sim_slots_own()].context[card], 0, __ATOMIC_RELAXED);
 	sim_state_unlock();
 }
 
@@ -209,9 +142,9 @@ enum sim_status sim_ledger_reserve(unsigned card, uint64_t bytes)
 
 	if (status != SIM_OK)
 		return status;
-	status = file->boards[card].is_lost == SIM_LOST_MARK ? SIM_LOST : sim_ledger_ensure_slot(file);
+	status = file->boards[card].is_lost == SIM_LOST_MARK ? SIM_LOST : sim_slots_ensure(file);
 	if (status == SIM_OK)
-		status = charge(file, card, &file->slots[own].allocated[card], bytes);
+		status = charge(file, card, &file->slots[sim_slots_own()].allocated[card], bytes);
 	sim_state_unlock();
 	return status;
 }
@@ -222,8 +155,8 @@ void sim_ledger_release(unsigned card, uint64_t bytes)
 
 	if (sim_state_lock(&file) != SIM_OK)
 		return;
-	if (own >= 0 && file->slots[own].allocated[card] >= bytes)
-		__atomic_store_n(&file->slots[own].allocated[card], file->slots[own].allocated[card] - bytes, __ATOMIC_RELAXED);
+	if (sim_slots_own() >= 0 && file->slots[sim_slots_own()].allocated[card] >= bytes)
+		__atomic_store_n(&file->slots[sim_slots_own()].allocated[card], file->slots[sim_slots_own()].allocated[card] - bytes, __ATOMIC_RELAXED);
 	sim_state_unlock();
 }
 
@@ -259,7 +192,7 @@ enum sim_status sim_ledger_processes(unsigned card, struct sim_process *list, un
 		return status;
 	*count = 0;
 	for (unsigned i = 0; i < used_slots(file); i++) {
-		if (!file->slots[i].token || !file->slots[i].context[card] || !sim_ledger_slot_lives(i, &pid))
+		if (!file->slots[i].token || !file->slots[i].context[card] || !sim_slots_lives(i, &pid))
 			continue;
 		if (*count < size)
 			describe(&file->slots[i], card, pid, &list[*count]);
@@ -288,7 +221,7 @@ pid_t sim_ledger_pid_of(unsigned slot, uint64_t token)
 
 	if (slot >= SIM_MAX_SLOTS || sim_state_lock(&file) != SIM_OK)
 		return 0;
-	if (file->slots[slot].token == token && sim_ledger_slot_lives(slot, &pid) && !pid)
+	if (file->slots[slot].token == token && sim_slots_lives(slot, &pid) && !pid)
 		pid = file->slots[slot].pid;
 	if (file->slots[slot].token != token)
 		pid = 0;

@@ -71,8 +71,8 @@ int sim_shares_add(unsigned card, uint64_t bytes, uint32_t *generation)
 		return -1;
 	sim_shares_bury(file);
 	int number = free_number(file);
-	if (number >= 0 && sim_ledger_ensure_slot(file) == SIM_OK) {
-		unsigned slot = (unsigned)sim_ledger_own_slot();
+	if (number >= 0 && sim_slots_ensure(file) == SIM_OK) {
+		unsigned slot = (unsigned)sim_slots_own();
 		*generation = file->shares[number].generation + 1;
 		file->shares[number] =
 			(struct sim_shared_memory){file->slots[slot].token, bytes, slot, card, 1, *generation};
@@ -116,7 +116,7 @@ void sim_shares_release(int number)
 	if (sim_state_lock(&file) != SIM_OK)
 		return;
 	struct sim_shared_memory *share = &file->shares[number];
-	uint64_t *allocated = &file->slots[sim_ledger_own_slot()].allocated[share->card];
+	uint64_t *allocated = &file->slots[sim_slots_own()].allocated[share->card];
 	share->is_held = 0;
 	if (*allocated >= share->size)
 		__atomic_store_n(allocated, *allocated - share->size, __ATOMIC_RELAXED);

@@ -17,7 +17,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "state/clock.h"
 #include "state/realtime.h"
 
 /* An OFD lock does not exclude threads of one process: take this mutex first, the file's lock second. */
@@ -155,8 +154,6 @@ static void after_fork_in_child(void)
 		cards_fd = -1;
 		atomic_store(&is_forked, true);
 	}
-	sim_ledger_forked();
-	sim_clock_forked();
 	pthread_mutex_unlock(&mutex);
 }
 

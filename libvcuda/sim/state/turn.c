@@ -18,8 +18,8 @@ static uint32_t *own_word;
 static struct sim_turn_holder self(const struct sim_file *file, uint32_t context)
 {
 	return (struct sim_turn_holder){
-		.token = file->slots[sim_ledger_own_slot()].token,
-		.slot = (uint32_t)sim_ledger_own_slot(),
+		.token = file->slots[sim_slots_own()].token,
+		.slot = (uint32_t)sim_slots_own(),
 		.context = context,
 	};
 }
@@ -34,7 +34,7 @@ static bool lives(const struct sim_file *file, const struct sim_turn_holder *hol
 	pid_t pid;
 
 	return holder->token && holder->slot < SIM_MAX_SLOTS && file->slots[holder->slot].token == holder->token &&
-	       sim_ledger_slot_lives(holder->slot, &pid);
+	       sim_slots_lives(holder->slot, &pid);
 }
 
 static unsigned waiting_count(const struct sim_board *board)
@@ -113,7 +113,7 @@ static void report(struct sim_file *file, const struct sim_board *board, const s
 		slice->until = now + VIRTUAL_PATIENCE * (uint64_t)sim_state_timing()->slice_ns;
 	else if (!slice->mine)
 		slice->until = slice->until < early ? early : slice->until > late ? late : slice->until;
-	slice->word = &file->slots[sim_ledger_own_slot()].wake;
+	slice->word = &file->slots[sim_slots_own()].wake;
 	slice->seen = __atomic_load_n(slice->word, __ATOMIC_RELAXED);
 	own_word = slice->word;
 }
@@ -142,7 +142,7 @@ enum sim_status sim_turn_ask(unsigned card, uint32_t context, uint64_t now, stru
 
 	if (status != SIM_OK)
 		return status;
-	if (sim_ledger_own_slot() < 0) {
+	if (sim_slots_own() < 0) {
 		sim_state_unlock();
 		return SIM_DAMAGED;
 	}
@@ -189,9 +189,9 @@ static void note_sample(struct sim_file *file, struct sim_board *board, uint64_t
 
 	*sample = (struct sim_sample){
 		.time_us = sim_clock_realtime_us(),
-		.slot = (uint32_t)sim_ledger_own_slot(),
+		.slot = (uint32_t)sim_slots_own(),
 		.busy_permille = (uint32_t)(busy_ns * 1000 / sim_state_timing()->period_ns),
-		.token = file->slots[sim_ledger_own_slot()].token,
+		.token = file->slots[sim_slots_own()].token,
 	};
 	board->sample_count++;
 }
@@ -223,8 +223,8 @@ void sim_turn_runs(unsigned card, uint64_t since)
 	/*
 	 * Other processes can read this word only while all threads stand still; on the wall clock no process could use it.
 	 */
-	if (sim_timeline && sim_ledger_own_slot() >= 0)
-		SIM_FILE_OF(sim_timeline)->slots[sim_ledger_own_slot()].running[card] = since ? (uint32_t)since | 1 : 0;
+	if (sim_timeline && sim_slots_own() >= 0)
+		SIM_FILE_OF(sim_timeline)->slots[sim_slots_own()].running[card] = since ? (uint32_t)since | 1 : 0;
 }
 
 void sim_turn_account(unsigned card, uint64_t from, uint64_t to)
@@ -234,9 +234,9 @@ void sim_turn_account(unsigned card, uint64_t from, uint64_t to)
 	if (to <= from || sim_state_lock(&file) != SIM_OK)
 		return;
 	struct sim_board *board = &file->boards[card];
-	if (sim_ledger_own_slot() >= 0) {
+	if (sim_slots_own() >= 0) {
 		board->busy_ns += to - from;
-		file->slots[sim_ledger_own_slot()].busy_ns[card] += to - from;
+		file->slots[sim_slots_own()].busy_ns[card] += to - from;
 		while (from < to) {
 			uint64_t number = from / sim_state_timing()->period_ns;
 			uint64_t end = (number + 1) * sim_state_timing()->period_ns;

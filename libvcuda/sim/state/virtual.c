@@ -310,9 +310,18 @@ static void end_thread(void *unused)
 		hand_over(gone + 1);
 }
 
-static void make_key(void)
+/* A forked child inherits its parent's identity, and must not use it. */
+static void forget_parent(void)
+{
+	own = NONE;
+	process = SIM_MAX_PROCESSES;
+	pthread_mutex_init(&registering, NULL);
+}
+
+static void prepare(void)
 {
 	pthread_key_create(&at_thread_end, end_thread);
+	pthread_atfork(NULL, NULL, forget_parent);
 }
 
 /* A process that ends removes itself: the others need not detect it. */
@@ -372,7 +381,7 @@ static void take_entry(uint32_t number)
 
 	own = number;
 	own_check = (uint32_t)sim_timeline->threads[number].order;
-	pthread_once(&once, make_key);
+	pthread_once(&once, prepare);
 	pthread_setspecific(at_thread_end, &own);
 }
 
@@ -501,11 +510,4 @@ void sim_virtual_withdraw(uint32_t number)
 {
 	if (number < SIM_MAX_THREADS && sim_timeline->threads[number].state == ANNOUNCED)
 		drop(number);
-}
-
-void sim_virtual_forked(void)
-{
-	own = NONE;
-	process = SIM_MAX_PROCESSES;
-	pthread_mutex_init(&registering, NULL);
 }

@@ -43,7 +43,5 @@ uint64_t sim_virtual_shared_key(const void *address);
 uint32_t sim_virtual_announce(void);
 void sim_virtual_adopt(uint32_t number);
 void sim_virtual_withdraw(uint32_t number);
-/* Called in a forked child, which inherited its parent's identity. */
-void sim_virtual_forked(void);
 
 #endif
