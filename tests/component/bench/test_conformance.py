@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from checkout import BENCH, BUILD
+from checkout import BUILD
 
 MS, SECOND = 1_000_000, 1_000_000_000
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Any]:
-    sys.path.insert(0, str(BENCH))
-    names = ("conformance.columns", "conformance.rows", "conformance.suite", "cores_scenario", "cores_workers")
-    yield SimpleNamespace(**{name.split(".")[-1]: importlib.import_module(name) for name in names})
-    sys.path.remove(str(BENCH))
 
 
 def test_columns_are_chosen_and_described(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +28,10 @@ def test_columns_are_chosen_and_described(bench: Any, monkeypatch: pytest.Monkey
 def test_scenarios_differ_by_the_limiter_only(bench: Any) -> None:
     for row in bench.rows.ROWS:
         for scenario in row.scenarios(2):
-            ours, free = bench.columns.Column("libvcuda").of(scenario), bench.columns.Column("none").of(scenario)
+            ours, free = (
+                bench.columns.Column("libvcuda").of(scenario),
+                bench.columns.Column("none").of(scenario),
+            )
             assert (ours.tenants, ours.window, ours.seed) == (free.tenants, free.window, free.seed)
             assert (ours.limiter, free.limiter, free.lender) == ("libvcuda", "none", False)
 
@@ -80,3 +71,14 @@ def test_any_limiter_answers(bench: Any, tmp_path: Path) -> None:
     assert answers["external"] == answers["none"] == pytest.approx(0.488 / 0.2, rel=0.02)
     assert answers["ideal"] == 1
     assert answers["libvcuda"] == pytest.approx(1, rel=0.05)
+
+
+@pytest.mark.long
+@pytest.mark.root
+@pytest.mark.parametrize("part", ["gaps", "latency", "long", "throttled"])
+def test_the_bars_of_the_group_cores_are_met_over_the_whole_grid(bench: Any, part: str) -> None:
+    """`make bench` measures corners of the grids only."""
+    with bench.cores_workers.Workers() as workers:
+        results = bench[f"cores_{part}"].measure_whole(workers, 5)
+    print(bench.results.table(results))
+    assert [(one.id, one.median, one.what) for one in results if one.verdict == "MISSED"] == []
