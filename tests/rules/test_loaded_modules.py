@@ -2,102 +2,63 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 from checkout import CHECKOUT
 
-from vgpu.config import settings
-from vgpu.hook import main as hook_main
-from vgpu.node.ctl import main as program
-
-# The process
-
-
-def test_what_the_process_imports() -> None:
-    """A fresh interpreter, started like the gate's, loads no module that is slow to import or not needed."""
-    paths = [
-        os.path.dirname(os.path.dirname(os.path.dirname(module.__file__ or ""))) for module in (settings, hook_main)
-    ]
-    code = (
-        f"import sys; sys.path[:0] = {paths!r}; import vgpu.hook.main; "
-        "import vgpu.hook.devices.cgroup_v1, vgpu.hook.devices.cgroup_v2, vgpu.hook.request.pod_record; "  # later ones
-        "print(' '.join(sorted(name for name in sys.modules)))"
-    )
-    loaded = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
-    modules = set(loaded.stdout.split())
-    slow = {
-        "dataclasses", "enum", "typing", "pathlib", "logging", "subprocess", "re", "json", "threading", "collections",
-        "functools", "inspect", "shutil", "tempfile", "socket", "yaml", "click", "contextlib", "ctypes", "types",
-    }  # fmt: skip
-    assert not modules & slow
-    assert not {name for name in modules if name.startswith("vgpu.plugin")}
+#: What is slow to import, or not needed, in the hook's process.
+SLOW = (
+    "dataclasses", "enum", "typing", "pathlib", "logging", "subprocess", "re", "json", "threading", "collections",
+    "functools", "inspect", "shutil", "tempfile", "socket", "yaml", "click", "contextlib", "ctypes", "types",
+    "vgpu.plugin",
+)  # fmt: skip
+#: What the plugin loads when kubelet knows of the cards already.
+LATER = (
+    "kubernetes", "pynvml", "yaml", "jsonschema", "click", "http.server", "vgpu.plugin.cards.health_monitor",
+    "vgpu.plugin.kubelet.grant_gc", "vgpu.plugin.apiserver", "psutil", "tabulate", "importlib.metadata",
+)  # fmt: skip
+#: Modules of the hook's process that are imported together.
+HOOK = [
+    ("vgpu.hook.main", "vgpu.hook.devices.cgroup_v1", "vgpu.hook.devices.cgroup_v2", "vgpu.hook.request.pod_record"),
+    ("vgpu.hook.formats.elf", "vgpu.hook.formats.ldcache", "vgpu.hook.linux.staleness"),
+]
+#: module -> what it does without.
+OTHERS = {
+    "vgpu.node.ctl.config": ("grpc",),
+    "vgpu.plugin.main": LATER,
+    "vgpu.plugin.apiserver": ("kubernetes", "urllib3", "yaml", "requests"),
+}
 
 
-def test_placement_loads_no_heavy_module():
-    """It runs in the hook's process. The interpreter has `-S` as there, and gets this process's paths."""
-    code = (
-        f"import sys; sys.path[:0] = {sys.path!r}; import vgpu.hook.placement.placement\n"
-        "heavy = {'dataclasses', 'enum', 'typing', 'pathlib', 're', 'json', 'logging', 'subprocess'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    ran = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+def loaded(*modules: str, prefix: str = "", options: tuple[str, ...] = ()) -> set[str]:
+    """What a fresh interpreter has loaded when it has imported these."""
+    code = f"import sys; {prefix}import {', '.join(modules)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
 
 
-def test_little_is_imported(repository: Path) -> None:
+def loaded_by_the_hook(*modules: str) -> set[str]:
+    paths = [str(CHECKOUT / part) for part in ("config", "hook")]
+    return loaded(*modules, prefix=f"sys.path[:0] = {paths}; ", options=("-I", "-S"))
+
+
+@pytest.mark.parametrize("modules", HOOK, ids=lambda modules: modules[0])
+def test_the_hooks_process_loads_little(modules: tuple[str, ...]) -> None:
     """Each import costs time at every start of a container."""
-    code = (
-        f"import sys; sys.path[:0] = [{str(repository / 'config')!r}, {str(repository / 'hook')!r}]\n"
-        "import vgpu.hook.devices.allow\nprint(*sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
-    assert not {"_socket", "vgpu.hook.linux.dbus", "vgpu.hook.devices.systemd"} & set(done.stdout.split()), (
-        "without systemd"
-    )
-    heavy = {"re", "json", "dataclasses", "enum", "typing", "pathlib", "logging", "subprocess", "contextlib"}
-    assert not heavy & set(done.stdout.split())
+    assert not loaded_by_the_hook(*modules) & {*SLOW}
 
 
-HEAVY = ("re", "json", "dataclasses", "typing", "enum", "pathlib", "logging", "subprocess", "functools", "collections")
+def test_without_systemd_nothing_of_its_bus_is_loaded() -> None:
+    found = loaded_by_the_hook("vgpu.hook.devices.allow")
+    assert not found & {"_socket", "vgpu.hook.linux.dbus", "vgpu.hook.devices.systemd", *SLOW}
 
 
-@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="the system's Python is missing")
-def test_modules_of_the_hooks_process_import_little() -> None:
-    top = CHECKOUT
-    code = (
-        f"import sys; sys.path[:0] = [{str(top / 'config')!r}, {str(top / 'hook')!r}]\n"
-        "from vgpu.hook.formats import elf, ldcache\n"
-        "from vgpu.hook.linux import staleness\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules])"
-    )
-    done = subprocess.run(["/usr/bin/python3", "-I", "-S", "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "[]\n"
-
-
-def entry(name: str, value: str) -> metadata.EntryPoint:
-    return metadata.EntryPoint(name, value, program.GROUP)
-
-
-CONFIG = entry("config", "vgpu.node.ctl.config:config")
-
-
-@pytest.fixture(autouse=True)
-def verbs(monkeypatch: pytest.MonkeyPatch) -> list[metadata.EntryPoint]:
-    """The entry points that vgpuctl finds, whether or not vgpu is installed here."""
-    found = [CONFIG]
-    monkeypatch.setattr(metadata, "entry_points", lambda group: list(found))
-    monkeypatch.delenv("NODE_NAME", raising=False)
-    return found
-
-
-def test_counting_needs_no_grpc() -> None:
-    program = "import sys, vgpu.node.ctl.config; print('grpc' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout == b"False\n"
+@pytest.mark.parametrize("module", OTHERS)
+def test_what_is_not_needed_yet_is_not_loaded(module: str) -> None:
+    assert not loaded(module) & {*OTHERS[module]}
 
 
 #: What --help and --version do without. importlib.metadata has some of the standard library's.
@@ -155,32 +116,3 @@ def test_the_plugin_refuses_a_grpc_that_hangs() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "expected 1.42 or newer for this Python, found 1.30.2, which hangs" in done.stderr
-
-
-def test_what_is_not_needed_to_register_is_not_loaded() -> None:
-    program = "import sys, vgpu.plugin.main; print([name for name in sys.argv[1:] if name in sys.modules])"
-    later = [
-        "kubernetes",
-        "pynvml",
-        "yaml",
-        "jsonschema",
-        "click",
-        "http.server",
-        "vgpu.plugin.cards.health_monitor",
-        "vgpu.plugin.kubelet.grant_gc",
-        "vgpu.plugin.apiserver",
-        "psutil",
-        "tabulate",
-        "importlib.metadata",
-    ]
-    command = [sys.executable, "-c", program, *later]
-    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "[]\n"
-
-
-def test_the_kubernetes_package_is_not_loaded_before_the_connection() -> None:
-    program = (
-        "import sys, vgpu.plugin.apiserver\n"
-        "print([name for name in ('kubernetes', 'urllib3', 'yaml', 'requests') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert done.stdout == "[]\n"
