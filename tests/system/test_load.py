@@ -85,7 +85,6 @@ def footprint(node: nodes.SimulatedNode, daemon: daemons.Daemon, tree: Path, cgr
         "descriptors of vgpud": daemon.open_files(),
         "children of vgpud": _children(daemon.pid),
         "cgroups of ours": _cgroups(cgroup),
-        "device programs of ours": _programs(),
         "files of the node's state": _files(node.settings.state_dir),
         "files of the node's run": _files(node.settings.run_dir) - len(_logs(node)),
         "files in the root file system": _files(str(tree)),
@@ -102,15 +101,16 @@ def _cgroups(name: str) -> int:
     return sum(len(names) for top in tops for _, names, _ in os.walk(top))
 
 
-def _programs() -> int:
-    """The device programs with the hook's name."""
-    found = 0
+def _programs() -> set[int]:
+    """The device programs with the hook's name, of all nodes on this machine."""
+    found = set()
     for number in bpf_programs.ids():
         try:
             fd = bpf.prog_get_fd_by_id(number)
         except OSError:  # it has ended meanwhile
             continue
-        found += bpf.prog_info(fd).name.startswith(b"vgpu")
+        if bpf.prog_info(fd).name.startswith(b"vgpu"):
+            found.add(number)
         os.close(fd)
     return found
 
@@ -165,14 +165,16 @@ def test_starts_and_stops_leave_nothing(
 
     assert run_some(runc, make, 2, 1) == []  # the first start makes directories and the log
     look = functools.partial(footprint, node, daemon, tree, cgroup)
-    before = quiet(look)
+    before, programs = quiet(look), _programs()
     together, in_a_row = attack.amount(200, 40), attack.rounds(5000, 10)
     assert run_some(runc, make, together, together) == []
     late = daemon.health()["reaper"]["released"]  # of many, some poststop hooks wait longer than the reaper does
     assert run_some(runc, make, in_a_row, 1) == []
     assert held(node) == []
+    ours = _programs() - programs  # and those of other tests, which end with their containers
     daemon.rounds(1)
     after = quiet(look)
+    daemons.wait_for(lambda: not ours & _programs(), 300, "a device program stays")
     assert {name: (before[name], value) for name, value in after.items() if value > before[name]} == {}
     assert daemon.health()["reaper"]["released"] == late
     assert [item["cores_held"] for item in status(node)["cards"]] == [0, 0]

@@ -9,6 +9,7 @@ Usage: python3 -I -S device_cgroup_probe.py REPOSITORY REQUEST. A request is an 
   share                          true: the probe itself moves into the cgroup first
   nodes                          true: with files of the devices, by which the kernel can be asked
   vanish                         "kill" the process, or "move" it, and remove the cgroup when a program was loaded
+  programs                       how many programs more than before are to be there afterwards, by default 0
   try                            what a process of the cgroup does afterwards, `c:195:0:rw`: the errno, 0 for success
 """
 
@@ -24,11 +25,9 @@ import sys
 import tempfile
 import time
 
-sys.path[:0] = [f"{sys.argv[1]}/config", f"{sys.argv[1]}/hook", f"{sys.argv[1]}/tests/beds"]
+sys.path[:0] = [f"{sys.argv[1]}/config", f"{sys.argv[1]}/hook"]
 
-import bpf_programs  # noqa: E402 - the path is known only now
-
-from vgpu.config.errors import VgpuError  # noqa: E402
+from vgpu.config.errors import VgpuError  # noqa: E402 - the path is known only now
 from vgpu.hook.devices import (  # noqa: E402
     allow,
     bpf_program,
@@ -41,16 +40,35 @@ from vgpu.hook.linux import bpf, cgroup  # noqa: E402
 CGROUP2 = "/sys/fs/cgroup"
 
 
-def programs() -> int:
-    """How many BPF programs the machine has. The kernel frees them a little after their last user is gone."""
-    before, count = -1, 0
-    for _ in range(40):
-        count = sum(1 for _ in bpf_programs.ids())
-        if count == before:
-            return count
-        before = count
+def note_loads(loaded: list[int]) -> None:
+    """From now on `loaded` gets the id of each program that this process loads."""
+    real = bpf.prog_load
+
+    def prog_load(insns: bytes, name: str) -> int:
+        fd = real(insns, name)
+        loaded.append(bpf.prog_info(fd).id)
+        return fd
+
+    bpf.prog_load = prog_load
+
+
+def alive(ids: list[int], expected: int) -> int:
+    """How many of these programs the kernel has. It frees them a little after their last user is gone."""
+    for _ in range(300):
+        if sum(map(is_alive, ids)) == expected:
+            break
         time.sleep(0.1)
-    return count
+    return sum(map(is_alive, ids))
+
+
+def is_alive(prog_id: int) -> bool:
+    try:
+        os.close(bpf.prog_get_fd_by_id(prog_id))
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return False
+    return True
 
 
 def attached(directory: str) -> list[list[object]]:
@@ -181,7 +199,9 @@ def act(request: dict[str, object], pid: int) -> dict[str, object]:
     wanted, config = str(request.get("access", "rw")), request.get("config", {})
     directory = cgroup.device_cgroup(pid).directory
     answer: dict[str, object] = {"directory": directory, "before": attached(directory)}
-    total, fds = programs(), len(os.listdir("/proc/self/fd"))
+    known = [int(prog_id) for prog_id, _ in attached(directory)]
+    count, fds = len(known), len(os.listdir("/proc/self/fd"))
+    note_loads(known)
     with tempfile.TemporaryDirectory() as directory_of_nodes:
         nodes = host_nodes(directory_of_nodes, devices) if request.get("nodes") else {}
         try:
@@ -192,7 +212,7 @@ def act(request: dict[str, object], pid: int) -> dict[str, object]:
             answer["error"] = error.line()
     answer["new_fds"] = len(os.listdir("/proc/self/fd")) - fds
     answer["after"] = attached(directory)
-    answer["new_programs"] = programs() - total
+    answer["new_programs"] = alive(known, count + int(request.get("programs", 0))) - count
     if request.get("vanish"):
         return answer
     try:
