@@ -13,8 +13,7 @@
 
 static CUresult begin_array(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels)
 {
-	uint64_t size = descriptor ? array_size(descriptor, levels) : 0;
-	CUresult result = charge_begin(charge, size);
+	CUresult result = charge_begin(charge, array_size(descriptor, levels));
 
 	charge->kind = levels ? ALLOCATED_MIPMAP : ALLOCATED_ARRAY;
 	return result;
@@ -27,63 +26,43 @@ static CUresult end_array(struct charge *charge, CUresult result, void *const *h
 	return charge_end(charge, result, result == CUDA_SUCCESS ? (uintptr_t)*handle : 0);
 }
 
+#define FLAT(of) .width = (of)->width, .height = (of)->height, .format = (of)->format, .channels = (of)->channels
+#define DEEP(of) FLAT(of), .depth = (of)->depth, .flags = (of)->flags
+
+/* The body of a wrapper. The last argument is what `descriptor` says, as members of the widest descriptor. */
+#define CREATE(handle, descriptor, levels, call, ...)                                           \
+	CUDA_ARRAY3D_DESCRIPTOR wide = {0};                                                     \
+	struct charge charge;                                                                   \
+	if (descriptor)                                                                         \
+		wide = (CUDA_ARRAY3D_DESCRIPTOR){__VA_ARGS__};                                  \
+	CUresult result = begin_array(&charge, &wide, levels);                                  \
+	return result == CUDA_SUCCESS ? end_array(&charge, call, (void **)(handle)) : result
+
 EXPORT CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor)
 {
-	struct charge charge;
-	CUDA_ARRAY3D_DESCRIPTOR wide = {0};
-
-	if (descriptor)
-		wide = (CUDA_ARRAY3D_DESCRIPTOR){.width = descriptor->width, .height = descriptor->height,
-						 .format = descriptor->format, .channels = descriptor->channels};
-	CUresult result = begin_array(&charge, &wide, 0);
-	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArrayCreate, array, descriptor), (void **)array)
-				      : result;
+	CREATE(array, descriptor, 0, REAL(cuArrayCreate, array, descriptor), FLAT(descriptor));
 }
 
 EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor)
 {
-	struct charge charge;
-	CUDA_ARRAY3D_DESCRIPTOR wide = {0};
-
-	if (descriptor)
-		wide = (CUDA_ARRAY3D_DESCRIPTOR){.width = descriptor->width, .height = descriptor->height,
-						 .format = descriptor->format, .channels = descriptor->channels};
-	CUresult result = begin_array(&charge, &wide, 0);
-	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArrayCreate_v2, array, descriptor), (void **)array)
-				      : result;
+	CREATE(array, descriptor, 0, REAL(cuArrayCreate_v2, array, descriptor), FLAT(descriptor));
 }
 
 EXPORT CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor)
 {
-	struct charge charge;
-	CUDA_ARRAY3D_DESCRIPTOR wide = {0};
-
-	if (descriptor)
-		wide = (CUDA_ARRAY3D_DESCRIPTOR){descriptor->width, descriptor->height, descriptor->depth,
-						 descriptor->format, descriptor->channels, descriptor->flags};
-	CUresult result = begin_array(&charge, &wide, 0);
-	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArray3DCreate, array, descriptor), (void **)array)
-				      : result;
+	CREATE(array, descriptor, 0, REAL(cuArray3DCreate, array, descriptor), DEEP(descriptor));
 }
 
 EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
-	struct charge charge;
-	CUresult result = begin_array(&charge, descriptor, 0);
-
-	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArray3DCreate_v2, array, descriptor), (void **)array)
-				      : result;
+	CREATE(array, descriptor, 0, REAL(cuArray3DCreate_v2, array, descriptor), DEEP(descriptor));
 }
 
 EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
 				       unsigned int levels)
 {
-	struct charge charge;
-	CUresult result = begin_array(&charge, descriptor, levels ? levels : 1);
-
-	return result == CUDA_SUCCESS
-		       ? end_array(&charge, REAL(cuMipmappedArrayCreate, mipmap, descriptor, levels), (void **)mipmap)
-		       : result;
+	CREATE(mipmap, descriptor, levels ? levels : 1, REAL(cuMipmappedArrayCreate, mipmap, descriptor, levels),
+	       DEEP(descriptor));
 }
 
 EXPORT CUresult cuArrayDestroy(CUarray array)
