@@ -10,6 +10,7 @@
 #include "memory/context_overhead.h"
 #include "memory/managed_free.h"
 #include "memory/pools.h"
+#include "memory/sharing.h"
 #include "shared/device_limits.h"
 #include "shared/guard.h"
 #include "shared/limits.h"
@@ -31,7 +32,7 @@ static void narrow_info(size_t *available, size_t *total)
 	if (!device_limits_current_device(&device) || !device_limits_of(device, &card))
 		return;
 	managed_free_complete();
-	(void)charge_reclaim_shared();
+	(void)sharing_reclaim();
 	pools_reconcile();
 	bool known = usage_held(card.uuid, context_overhead_unbooked(device), card.overhead, &held);
 	uint64_t left = known && held < card.memory ? card.memory - held : 0;

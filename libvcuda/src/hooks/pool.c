@@ -66,7 +66,7 @@ static CUresult begin_stream_ordered(struct stream_ordered *call, CUmemoryPool h
 	context_overhead_follow_rarely(pools_device_of(pool));
 	managed_free_complete();
 	if (pools_begin(&call->pooled, pool, size) || begin_after_graphs(call, pool, size) ||
-	    (charge_reclaim_shared() && pools_begin(&call->pooled, pool, size)) ||
+	    (sharing_reclaim() && pools_begin(&call->pooled, pool, size)) ||
 	    (managed_free_reclaim() && pools_begin(&call->pooled, pool, size)))
 		return CUDA_SUCCESS;
 	usage_refused(pools_card_of(pool));
@@ -218,12 +218,23 @@ static bool is_managed_fallback(const struct allocation *entry)
 	return entry && entry->stream_ordered;
 }
 
+/* If the memory cannot be freed in the stream's order, waits for the stream's work. */
+static CUresult free_managed(struct allocation *entry, CUstream stream)
+{
+	if (managed_free_after(entry, stream))
+		return CUDA_SUCCESS;
+	CUresult result = REAL(cuStreamSynchronize, stream);
+	if (result == CUDA_SUCCESS)
+		result = REAL(cuMemFree_v2, entry->key);
+	return charge_give_back(entry, result);
+}
+
 EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
 	struct allocation *entry = charge_take(ALLOCATED_POINTER, pointer);
 
 	if (is_managed_fallback(entry))
-		return GUARDED(managed_free_after(entry, stream));
+		return GUARDED(free_managed(entry, stream));
 	return free_async(entry, pointer, GUARDED(REAL(cuMemFreeAsync, pointer, stream)));
 }
 
@@ -232,7 +243,7 @@ EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 	struct allocation *entry = charge_take(ALLOCATED_POINTER, pointer);
 
 	if (is_managed_fallback(entry))
-		return GUARDED(managed_free_after(entry, stream ? stream : CU_STREAM_PER_THREAD));
+		return GUARDED(free_managed(entry, stream ? stream : CU_STREAM_PER_THREAD));
 	return free_async(entry, pointer, GUARDED(REAL(cuMemFreeAsync_ptsz, pointer, stream)));
 }
 

@@ -25,7 +25,7 @@ enum allocation_kind {
 	GRAPH_EXEC,       /* `target` is what hooks/graph.c knows of its nodes; nothing is booked for it */
 };
 
-enum { ANY_SERIAL = 0 };
+enum { ANY_SERIAL = 0, NO_DEVICE = -1 };
 
 struct allocation {
 	struct allocation *next;

@@ -20,32 +20,12 @@
 #include "shared/limits.h"
 #include "shared/usage.h"
 
-/* What importers hold beyond that counts for the container, and what a descriptor holds stays charged. */
+/* The driver has ended an array's bindings with the array. */
 static void release(struct allocation *entry)
 {
-	if (entry->shares && sharing_linger(entry))
-		return;
-	sharing_drop(entry->shares);
 	if (entry->kind == ALLOCATED_ARRAY || entry->kind == ALLOCATED_MIPMAP)
 		physical_unbind_all((struct binder){SPARSE_ARRAY, entry->key, entry->serial}, UINT64_MAX);
-	if (entry->card != USAGE_NO_CARD)
-		usage_release(entry->card, entry->size);
-	if (entry->managed)
-		usage_managed(-(int64_t)entry->size);
-	free(entry);
-}
-
-bool charge_reclaim_shared(void)
-{
-	struct allocation *entry = sharing_take_ended();
-	bool any = entry;
-
-	while (entry) {
-		struct allocation *next = entry->next;
-		release(entry);
-		entry = next;
-	}
-	return any;
+	sharing_release(entry);
 }
 
 static CUresult book_on(struct charge *charge, int place, const struct device_limits *card)
@@ -57,7 +37,7 @@ static CUresult book_on(struct charge *charge, int place, const struct device_li
 	entry->card = place;
 	entry->size = charge->size;
 	if (!usage_reserve_in_call(place, charge->size, device_limits_memory(card)) &&
-	    !(charge_reclaim_shared() && usage_reserve_in_call(place, charge->size, device_limits_memory(card))) &&
+	    !(sharing_reclaim() && usage_reserve_in_call(place, charge->size, device_limits_memory(card))) &&
 	    !(pools_reclaim(place) && usage_reserve_in_call(place, charge->size, device_limits_memory(card))) &&
 	    !(managed_free_reclaim() && usage_reserve_in_call(place, charge->size, device_limits_memory(card)))) {
 		log_line(LOG_INFO,

@@ -14,8 +14,6 @@
 #include "cuda_abi.h"
 #include "memory/allocations.h"
 
-enum { NO_DEVICE = -1 };
-
 struct charge {
 	enum allocation_kind kind; /* of the key given to charge_end; a wrapper may set it after charge_begin */
 	bool entered;
@@ -76,9 +74,6 @@ struct allocation *charge_take(enum allocation_kind kind, uint64_t key);
 
 /* Gives back the taken charge if the driver's `result` is success, else keeps it. Returns `result`. */
 CUresult charge_give_back(struct allocation *entry, CUresult result);
-
-/* Gives back charges for exported memory that no descriptor holds any more. False: there were none. */
-bool charge_reclaim_shared(void);
 
 /* The context was destroyed: gives back what was charged in it before `serial`. */
 void charge_drop_context(CUcontext context, uint64_t serial);

@@ -12,7 +12,7 @@
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
 #include "memory/calls.h"
-#include "memory/charge.h"
+#include "memory/sharing.h"
 
 enum {
 	PATIENCE = 1000,       /* looks at the pending frees while waiting for streams */
@@ -88,8 +88,7 @@ static bool mark_stream(CUevent *event, CUstream stream)
 	return false;
 }
 
-/* If the stream takes no event (it belongs to another context), waits for its work. */
-CUresult managed_free_after(struct allocation *entry, CUstream stream)
+bool managed_free_after(struct allocation *entry, CUstream stream)
 {
 	struct managed_free *pending = calloc(1, sizeof(*pending));
 
@@ -100,13 +99,10 @@ CUresult managed_free_after(struct allocation *entry, CUstream stream)
 		entry->is_freed = false;
 		put(pending);
 		managed_free_complete();
-		return CUDA_SUCCESS;
+		return true;
 	}
 	free(pending);
-	CUresult result = REAL(cuStreamSynchronize, stream);
-	if (result == CUDA_SUCCESS)
-		result = REAL(cuMemFree_v2, entry->key);
-	return charge_give_back(entry, result);
+	return false;
 }
 
 /*
@@ -118,7 +114,7 @@ static void free_now(struct managed_free *pending)
 	calls_begin();
 	(void)REAL(cuMemFree_v2, pending->entry->key);
 	(void)REAL(cuEventDestroy_v2, pending->event);
-	(void)charge_give_back(pending->entry, CUDA_SUCCESS);
+	sharing_release(pending->entry);
 	calls_end();
 	free(pending);
 }
@@ -161,7 +157,7 @@ void managed_free_drop_context(CUcontext context)
 	struct managed_free *pending;
 
 	while (atomic_load_explicit(&any, memory_order_relaxed) && (pending = take(context))) {
-		(void)charge_give_back(pending->entry, CUDA_SUCCESS);
+		sharing_release(pending->entry);
 		free(pending);
 	}
 }

@@ -14,8 +14,11 @@
 #include "cuda_abi.h"
 #include "memory/allocations.h"
 
-/* Takes over the entry and frees its pointer after the stream's present work. Called with the guard held. */
-CUresult managed_free_after(struct allocation *entry, CUstream stream);
+/*
+ * Takes over the entry and frees its pointer after the stream's present work. False: the stream takes no event, as one of
+ * another context. Called with the guard held.
+ */
+bool managed_free_after(struct allocation *entry, CUstream stream);
 
 /* Frees what may be freed by now. Costs one load when nothing is pending. Called with the guard held. */
 void managed_free_complete(void);

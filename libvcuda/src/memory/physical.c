@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "memory/allocations.h"
-#include "memory/charge.h"
+#include "memory/sharing.h"
 
 struct binding {
 	struct binding *next;
@@ -113,7 +113,7 @@ void physical_drop(CUmemGenericAllocationHandle handle, uint64_t serial)
 	if (!last)
 		return;
 	const struct binder object = {MULTICAST_OBJECT, handle, last->serial};
-	(void)charge_give_back(last, CUDA_SUCCESS);
+	sharing_release(last);
 	physical_unbind_all(object, UINT64_MAX);
 }
 

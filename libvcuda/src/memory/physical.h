@@ -3,7 +3,7 @@
  * to sparse arrays.
  *
  * Belongs here: the references of an ALLOCATED_HANDLE and the table of bindings. A multicast object is such a handle,
- * for which nothing is booked. Not here: what the memory costs (memory/charge.h), the calls (hooks/vmm.c,
+ * for which nothing is booked. Not here: what the memory costs (memory/charge.h, memory/sharing.h), the calls (hooks/vmm.c,
  * hooks/multicast.c).
  */
 #ifndef VCUDA_PHYSICAL_H

@@ -248,7 +248,8 @@ static bool has_open_descriptor(const struct allocation *entry)
 	return is_open;
 }
 
-bool sharing_linger(struct allocation *entry)
+/* Keeps the entry if a descriptor of its memory is open somewhere. */
+static bool linger(struct allocation *entry)
 {
 	if (!has_open_descriptor(entry))
 		return false;
@@ -260,7 +261,20 @@ bool sharing_linger(struct allocation *entry)
 	return true;
 }
 
-struct allocation *sharing_take_ended(void)
+void sharing_release(struct allocation *entry)
+{
+	if (entry->shares && linger(entry))
+		return;
+	sharing_drop(entry->shares); /* what importers hold beyond that counts for the container */
+	if (entry->card != USAGE_NO_CARD)
+		usage_release(entry->card, entry->size);
+	if (entry->managed)
+		usage_managed(-(int64_t)entry->size);
+	free(entry);
+}
+
+/* The entries that were kept and whose descriptors are closed now, linked by `next`. */
+static struct allocation *take_ended(void)
 {
 	struct allocation *ended = NULL;
 
@@ -280,6 +294,19 @@ struct allocation *sharing_take_ended(void)
 	}
 	pthread_mutex_unlock(&lock);
 	return ended;
+}
+
+bool sharing_reclaim(void)
+{
+	struct allocation *entry = take_ended();
+	bool any = entry;
+
+	while (entry) {
+		struct allocation *next = entry->next;
+		sharing_release(entry);
+		entry = next;
+	}
+	return any;
 }
 
 /* ---- the importer ---- */

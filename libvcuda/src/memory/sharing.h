@@ -1,9 +1,9 @@
 /*
  * Memory that processes share: what keeps it on the card, and who is charged for it.
  *
- * Belongs here: the shares of an entry of memory/allocations.h, and charges that outlive their handle because a
- * descriptor of the memory is open somewhere. Not here: the locks by which processes see each other's shares
- * (shared/share_locks.h), the calls (hooks/share.c).
+ * Belongs here: the shares of an entry of memory/allocations.h, and the end of its charge, which may outlive its handle
+ * because a descriptor of the memory is open somewhere. Not here: the locks by which processes see each other's shares
+ * (shared/share_locks.h), what is bound to the memory (memory/physical.h), the calls (hooks/share.c).
  *
  * The exporter is charged. It holds a lock for the memory as long as that is so, and an importer holds another one. What
  * only importers hold counts for the container beside its slots. An import whose exporter is not found, because it is
@@ -42,10 +42,10 @@ struct share_hold *sharing_import_bytes(const void *bytes);
 /* Ends the shares. What importers hold counts for the container from now on: call it before the charge is given back. */
 void sharing_drop(struct share_hold *shares);
 
-/* Keeps the entry if a descriptor of its memory is open somewhere. False: the caller keeps it. */
-bool sharing_linger(struct allocation *entry);
+/* Gives back the entry's charge and frees the entry. What a descriptor holds stays charged until that is closed. */
+void sharing_release(struct allocation *entry);
 
-/* The entries that were kept and whose descriptors are closed now, linked by `next`. */
-struct allocation *sharing_take_ended(void);
+/* Gives back charges for exported memory that no descriptor holds any more. False: there were none. */
+bool sharing_reclaim(void);
 
 #endif
