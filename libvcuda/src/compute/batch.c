@@ -1,10 +1,13 @@
 /* See compute/batch.h. This file puts launches into batches and follows the threads that wait for them. */
 #include "compute/batch.h"
 
-#include "compute/batch_parts.h"
+#include "compute/account.h"
+#include "compute/admission.h"
 #include "compute/card_clock.h"
-#include "compute/poller.h"
-#include "driver/clock.h"
+#include "compute/container_slice.h"
+#include "compute/process_slice.h"
+
+#define SLICE (2 * NS_PER_MS) /* the hardware's time slice of a context */
 
 /* A batch ends when its launches should take this long. */
 #define LONG_ENOUGH NS_PER_MS
@@ -29,7 +32,7 @@ static struct batch *free_batch(struct compute_context *context)
 void batch_drop_local_slice(struct compute_context *context, struct batch *batch)
 {
 	if (batch->local_slice)
-		token_bucket_return_local_slice(context->bucket, batch->local_slice);
+		account_return_local_slice(context->bucket, batch->local_slice);
 	batch->local_slice = 0;
 }
 
@@ -51,6 +54,12 @@ void batch_set_free(struct compute_context *context, struct batch *batch)
 	count_up(&context->under_way, -1);
 }
 
+void batch_mark_mixed(struct batch *batch)
+{
+	batch->is_unsure = true;
+	batch->allowance = SLICE + BATCH_SWITCHES;
+}
+
 static void open_batch(struct compute_context *context, struct stream_slot *slot, struct launch *launch, uint64_t now)
 {
 	struct token_bucket *bucket = context->bucket;
@@ -67,16 +76,16 @@ static void open_batch(struct compute_context *context, struct stream_slot *slot
 	if (__atomic_exchange_n(&bucket->has_new_slice, 0, __ATOMIC_RELAXED)) {
 		batch->is_first = true;
 		batch->is_unsure = true;
-		batch->allowance = SWITCHES;
+		batch->allowance = BATCH_SWITCHES;
 	}
-	if (token_bucket_is_mixed(bucket))
-		batch_parts_mark_mixed(batch);
+	if (container_slice_is_mixed(bucket))
+		batch_mark_mixed(batch);
 	process_slice_wants(bucket, now);
 	count_up(&context->under_way, 1);
 	slot->open = (int32_t)(batch - context->batches);
 	launch->opened = true;
 	/* The next batch begins where this one ends, which is more certain. */
-	launch->closes = batch->allowance == SWITCHES;
+	launch->closes = batch->allowance == BATCH_SWITCHES;
 }
 
 /* Whether the kernel is to be measured alone: its last measurement is too old. */
@@ -137,7 +146,7 @@ bool batch_join_reserved(struct launch *launch, uint64_t now)
 	struct compute_context *context = launch->context;
 
 	contexts_lock(&context->lock);
-	struct stream_slot *slot = batch_parts_slot_of(context, launch->stream_key);
+	struct stream_slot *slot = contexts_slot(context, launch->stream_key);
 	struct batch *batch = slot->open < 0 ? NULL : &context->batches[slot->open];
 	bool is_reserved = batch && launch->estimate <= batch->local_slice && now < batch->local_slice_until &&
 			   !wants_sample(slot, launch, now);
@@ -154,18 +163,12 @@ bool batch_join_reserved(struct launch *launch, uint64_t now)
 	return is_reserved;
 }
 
-static void take_local_slice(struct compute_context *context, struct batch *batch, uint64_t now)
-{
-	batch_drop_local_slice(context, batch);
-	batch->local_slice = token_bucket_take_local_slice(context->bucket, now, &batch->local_slice_until);
-}
-
 void batch_join(struct launch *launch, uint64_t now)
 {
 	struct compute_context *context = launch->context;
 
 	contexts_lock(&context->lock);
-	struct stream_slot *slot = batch_parts_slot_of(context, launch->stream_key);
+	struct stream_slot *slot = contexts_slot(context, launch->stream_key);
 	if (context->interrupted && context->interrupted != slot->key)
 		count_interruptions(context);
 	struct batch *batch = slot->open < 0 ? NULL : &context->batches[slot->open];
@@ -186,8 +189,10 @@ void batch_join(struct launch *launch, uint64_t now)
 		launch->order = batch->order;
 		launch->closes |= sample;
 		add_to(batch, slot, launch, now);
-		if (!launch->closes)
-			take_local_slice(context, batch, now);
+	}
+	if (batch && !launch->closes) {
+		batch_drop_local_slice(context, batch);
+		batch->local_slice = admission_take_local_slice(context->bucket, now, &batch->local_slice_until);
 	}
 	contexts_unlock(&context->lock);
 }
@@ -243,7 +248,7 @@ static void note_success(struct compute_context *context, struct batch *batch, c
  */
 static void undo(struct compute_context *context, struct batch *batch, const struct launch *launch, uint64_t now)
 {
-	token_bucket_release(launch->bucket, launch->estimate);
+	account_release(launch->bucket, launch->estimate);
 	batch->launches--;
 	batch->estimate -= launch->estimate;
 	batch->booked -= launch->estimate;
@@ -253,21 +258,21 @@ static void undo(struct compute_context *context, struct batch *batch, const str
 		batch->launched_at = now; /* for the others */
 }
 
-void batch_joined(struct launch *launch, bool succeeded)
+bool batch_joined(struct launch *launch, bool succeeded)
 {
 	struct compute_context *context = launch->context;
 
 	if (succeeded && launch->batch >= 0 && !launch->opened && !launch->closes)
-		return;
+		return false;
 	uint64_t now = clock_now();
 	if (launch->batch < 0) {
 		/* There was no batch or event for it: the launch counts with its estimate. */
 		if (succeeded)
-			token_bucket_complete(launch->bucket, launch->estimate, launch->estimate, launch->estimate,
+			account_complete(launch->bucket, launch->estimate, launch->estimate, launch->estimate,
 					      now);
 		else
-			token_bucket_release(launch->bucket, launch->estimate);
-		return;
+			account_release(launch->bucket, launch->estimate);
+		return false;
 	}
 	contexts_lock(&context->lock);
 	struct batch *batch = batch_of(context, launch);
@@ -276,7 +281,7 @@ void batch_joined(struct launch *launch, bool succeeded)
 	else if (batch)
 		undo(context, batch, launch, now);
 	contexts_unlock(&context->lock);
-	poller_needed();
+	return true;
 }
 
 /* Leaves the streams of other threads alone: those threads may have destroyed them. */
@@ -288,27 +293,26 @@ static void close_own(struct compute_context *context, struct stream_slot *slot,
 		end_batch(context, batch, slot->stream, clock_now());
 }
 
-void batch_close(const struct launch *launch)
+static void close_streams(struct compute_context *context, uint64_t key, uint64_t least)
 {
-	struct compute_context *context = launch->context;
-
 	contexts_lock(&context->lock);
 	for (int i = 0; i < STREAM_SLOTS; i++)
-		close_own(context, &context->slots[i], 0);
+		if (key == ALL_STREAMS || context->slots[i].key == key)
+			close_own(context, &context->slots[i], least);
 	contexts_unlock(&context->lock);
+}
+
+void batch_close(const struct launch *launch)
+{
+	close_streams(launch->context, ALL_STREAMS, 0);
 }
 
 /* ---- a thread waits for its work; between two such waits a stream is not idle ---- */
 
 void batch_waiting(struct compute_context *context, uint64_t key)
 {
-	if (!__atomic_load_n(&context->under_way, __ATOMIC_RELAXED))
-		return;
-	contexts_lock(&context->lock);
-	for (int i = 0; i < STREAM_SLOTS; i++)
-		if (context->slots[i].key && (key == ALL_STREAMS || context->slots[i].key == key))
-			close_own(context, &context->slots[i], WORTH_AN_EVENT);
-	contexts_unlock(&context->lock);
+	if (LOAD(context->under_way))
+		close_streams(context, key, WORTH_AN_EVENT);
 }
 
 static void note_waited(struct compute_context *context, uint64_t key, bool others_wait)
@@ -328,23 +332,22 @@ static void note_waited(struct compute_context *context, uint64_t key, bool othe
 	}
 }
 
-void batch_waited(struct compute_context *context, uint64_t key)
+bool batch_waited(struct compute_context *context, uint64_t key)
 {
-	if (!__atomic_load_n(&context->working, __ATOMIC_RELAXED))
-		return;
-	bool others_wait = token_bucket_leaves_in_pauses(context->bucket) || process_slice_others_wait(context->bucket);
+	if (!LOAD(context->working))
+		return false;
+	bool others_wait = container_slice_leaves_in_pauses(context->bucket) || admission_others_wait(context->bucket);
 	contexts_lock(&context->lock);
 	note_waited(context, key, others_wait);
 	contexts_unlock(&context->lock);
-	if (others_wait)
-		poller_look_by(batch_complete_all()); /* the container may leave some microseconds from now */
+	return others_wait;
 }
 
 /* Returns the stream's slot and holds the context's lock. NULL: the stream has no slot, and nothing is locked. */
 static struct stream_slot *lock_stream_slot(struct compute_context *context, uint64_t key)
 {
 	contexts_lock(&context->lock);
-	struct stream_slot *slot = batch_parts_slot_of(context, key);
+	struct stream_slot *slot = contexts_slot(context, key);
 	if (slot->key == key)
 		return slot;
 	contexts_unlock(&context->lock);

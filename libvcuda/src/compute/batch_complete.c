@@ -1,10 +1,10 @@
-/* See compute/batch.h. This file counts what batches used, completes them, and drops a context with its batches. */
-#include "compute/batch.h"
+/* See compute/batch_complete.h. */
+#include "compute/batch_complete.h"
 
-#include "compute/batch_parts.h"
+#include "compute/account.h"
 #include "compute/card_clock.h"
 #include "compute/change_cost.h"
-#include "driver/clock.h"
+#include "compute/container_slice.h"
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
 
@@ -80,7 +80,7 @@ static uint64_t own_part(const struct batch *batch, uint64_t raw)
 {
 	uint64_t most = saturating_less(raw, batch->gaps);
 	/* Another context that always has work takes every other time slice of the hardware. */
-	uint64_t strange = batch->allowance + (batch->allowance > SWITCHES ? most / 2 : 0);
+	uint64_t strange = batch->allowance + (batch->allowance > BATCH_SWITCHES ? most / 2 : 0);
 	uint64_t least = saturating_less(most, batch->doubtful + batch->idle_times * LATENCY + strange);
 	uint64_t guess = batch->estimate;
 
@@ -99,17 +99,17 @@ static void learn(const struct compute_context *context, const struct batch *bat
 	if (batch->is_mixed || batch->is_interrupted || (batch->launches > 1 && (batch->idle_times || !is_alone)))
 		return;
 	/* Beside other containers' work, the least that was ever measured is nearest to the kernel's own time. */
-	uint64_t measured = batch->allowance > SWITCHES ? saturating_less(batch->counted, batch->gaps) : used;
+	uint64_t measured = batch->allowance > BATCH_SWITCHES ? saturating_less(batch->counted, batch->gaps) : used;
 	estimates_add(batch->kind, is_alone ? measured : took, batch->launches, !is_certain, now);
 	if (batch->launches == 1)
-		token_bucket_measured(context->bucket, used);
+		account_measured(context->bucket, used);
 }
 
 /* Learns what a change of contexts costs, from one kernel whose own time is well known. */
 static void learn_change(struct token_bucket *bucket, const struct batch *batch)
 {
 	bool is_clear = batch->launches == 1 && batch->was_idle && !batch->is_mixed && !batch->is_interrupted &&
-			!batch->is_behind_wait && batch->allowance <= SWITCHES && estimates_known(batch->kind) &&
+			!batch->is_behind_wait && batch->allowance <= BATCH_SWITCHES && estimates_known(batch->kind) &&
 			LOAD(bucket->unsure) < SURE && batch->launched_at - batch->opened_at < PROMPT &&
 			batch->closed_at - batch->launched_at < PROMPT;
 
@@ -126,30 +126,30 @@ static void count_back(struct compute_context *context, struct batch *batch)
 	if (!over || !batch->ended_at)
 		return;
 	batch->counted = saturating_less(batch->counted, over);
-	token_bucket_count_back(context->bucket, batch->counted_to, batch->ended_at);
+	account_count_back(context->bucket, batch->counted_to, batch->ended_at);
 }
 
 static void count_use(struct compute_context *context, struct batch *batch, uint64_t now)
 {
 	uint64_t to = batch->ended_at ? batch->ended_at : now;
-	uint64_t found = token_bucket_uncounted(context->bucket, batch->started_at, to);
+	uint64_t found = account_uncounted(context->bucket, batch->started_at, to);
 
 	batch->counted += found;
 	if (found)
 		batch->counted_to = to;
 	count_back(context, batch);
 	note_gaps_within(context, batch, to - found, to);
-	if (token_bucket_is_mixed(context->bucket))
-		batch_parts_mark_mixed(batch);
+	if (container_slice_is_mixed(context->bucket))
+		batch_mark_mixed(batch);
 	uint64_t used = own_part(batch, batch->counted);
 	if (batch->ended_at) {
-		token_bucket_complete(context->bucket, batch->estimate, batch->booked, used, now);
+		account_complete(context->bucket, batch->estimate, batch->booked, used, now);
 		learn(context, batch, used, now);
 		learn_change(context->bucket, batch);
 		card_clock_renew_base(context, batch, now);
 		batch_set_free(context, batch);
 	} else if (used > batch->booked) {
-		token_bucket_book(context->bucket, used - batch->booked, now);
+		account_book(context->bucket, used - batch->booked, now);
 		batch->booked = used;
 	}
 }
@@ -158,7 +158,7 @@ static void count_use(struct compute_context *context, struct batch *batch, uint
 static void write_off(struct compute_context *context, struct batch *batch, uint64_t now)
 {
 	batch_drop_local_slice(context, batch);
-	token_bucket_complete(context->bucket, batch->estimate, batch->booked, batch->estimate, now);
+	account_complete(context->bucket, batch->estimate, batch->booked, batch->estimate, now);
 	batch_set_free(context, batch);
 }
 
@@ -193,7 +193,7 @@ static void complete_ended(struct compute_context *context, uint64_t now)
 	uint64_t blocked = 0;
 	int used = 0, begun = 0;
 
-	token_bucket_note_lapse(context->bucket, now);
+	container_slice_note_lapse(context->bucket, now);
 	for (int i = 0; i < BATCHES && used < (int)context->under_way; i++)
 		if (context->batches[i].state != FREE)
 			insert(all, used++, &context->batches[i], by_order);
@@ -227,10 +227,9 @@ static uint64_t next_end(const struct compute_context *context, uint64_t now)
 		uint64_t end = expected_end(batch) + (batch->state == OPEN ? FORGOTTEN : 0);
 		uint64_t late = end < now ? (now - end) / 4 : 0;
 		uint64_t look = late ? now + (late < LATEST_LOOK ? late : LATEST_LOOK) : end;
-		look = look < now + EARLIEST_LOOK ? now + EARLIEST_LOOK : look;
-		next = look < next ? look : next;
+		next = bounds_min(next, bounds_max(look, now + EARLIEST_LOOK));
 	}
-	if (context->under_way && next > now + OFTEN && token_bucket_is_leaving(context->bucket))
+	if (context->under_way && next > now + OFTEN && container_slice_is_leaving(context->bucket))
 		return now + OFTEN;
 	return next;
 }
@@ -262,11 +261,9 @@ uint64_t batch_complete_all(void)
 		struct compute_context *context = atomic_load_explicit(&contexts[i], memory_order_acquire);
 		if (!context)
 			break;
-		uint64_t look = __atomic_load_n(&context->under_way, __ATOMIC_RELAXED) ? complete_in_context(context)
-										       : UINT64_MAX;
-		next = look < next ? look : next;
+		next = bounds_min(next, LOAD(context->under_way) ? complete_in_context(context) : UINT64_MAX);
 	}
-	uint64_t tidy = token_bucket_tidy_all(clock_now());
+	uint64_t tidy = container_slice_tidy(clock_now());
 	atomic_fetch_sub(&completing, 1);
 	stream_capture_restore(mode);
 	return tidy < next ? tidy : next;
@@ -316,10 +313,10 @@ bool batch_complete_stuck_elsewhere(const struct launch *launch, uint64_t now)
 		struct compute_context *context = atomic_load(&contexts[i]);
 		if (!context)
 			break;
-		if (!__atomic_load_n(&context->under_way, __ATOMIC_RELAXED) || !contexts_try_lock(&context->lock))
+		if (!LOAD(context->under_way) || !contexts_try_lock(&context->lock))
 			continue;
 		const struct stream_slot *own =
-			context == launch->context ? batch_parts_slot_of(context, launch->stream_key) : NULL;
+			context == launch->context ? contexts_slot(context, launch->stream_key) : NULL;
 		uint64_t least = context->bucket == launch->bucket ? PATIENCE_HERE : PATIENCE;
 		bool stuck = has_stuck(context, own, least, now);
 		if (stuck)

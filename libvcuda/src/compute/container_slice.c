@@ -18,10 +18,6 @@
 
 struct container_slice container_slice;
 
-/* The buckets of the cards that this process uses. */
-static struct token_bucket *joined[CONTAINER_SLICE_CARDS];
-static unsigned int joined_count;
-
 /* Guards this process's locks and what it has seen of others: one thread at a time. */
 static atomic_flag lock = ATOMIC_FLAG_INIT;
 
@@ -131,9 +127,9 @@ static uint64_t place_now(const struct token_bucket *bucket, uint64_t now)
 {
 	int64_t owed = owed_for(bucket);
 
-	for (unsigned int i = 0; i < joined_count; i++)
-		if (owed_for(joined[i]) < owed)
-			owed = owed_for(joined[i]);
+	for (unsigned int i = token_bucket_count(); i; i--)
+		if (owed_for(token_buckets[i - 1]) < owed)
+			owed = owed_for(token_buckets[i - 1]);
 	if (owed > 0 && neighbours_queue_by_arrival(now))
 		owed = 0;
 	return schedule_host_time(now) - (uint64_t)owed - (answers_requests(bucket, now) ? schedule_period(bucket) : 0);
@@ -238,20 +234,14 @@ bool container_slice_has_begun(const struct token_bucket *bucket)
 	return LOAD(container_slice.present) || !container_slice_has_neighbours(bucket);
 }
 
-void container_slice_note_lapse(uint64_t now)
-{
-	(void)has_lapsed(now);
-}
-
 /* Returns when the work under way on all cards should be done. */
 static uint64_t work_ends(uint64_t now)
 {
-	unsigned int count = __atomic_load_n(&joined_count, __ATOMIC_ACQUIRE);
 	uint64_t ends = now;
 
-	for (unsigned int i = 0; i < count; i++)
-		if (token_bucket_in_flight(joined[i]))
-			ends = bounds_max(ends, LOAD(joined[i]->finish));
+	for (unsigned int i = token_bucket_count(); i; i--)
+		if (token_bucket_in_flight(token_buckets[i - 1]))
+			ends = bounds_max(ends, LOAD(token_buckets[i - 1]->finish));
 	return ends;
 }
 
@@ -407,7 +397,8 @@ static bool request_slice(struct token_bucket *bucket, uint64_t now, uint64_t *a
 	return may;
 }
 
-bool container_slice_sits_through_pauses(const struct token_bucket *bucket)
+/* Whether the program's pauses are so short that the container keeps its slice through them. */
+static bool sits_through_pauses(const struct token_bucket *bucket)
 {
 	return LOAD(bucket->mean_pause) < SLICE_WORTH(change_cost(bucket));
 }
@@ -432,23 +423,32 @@ static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 		return 0;
 	if (stays_as_earlier_versions_do(bucket, now))
 		return LOAD(bucket->shared.time->progress) + bounds_max(2 * LOAD(bucket->mean_pause), SLICE_STAY);
-	if (!container_slice_sits_through_pauses(bucket))
+	if (!sits_through_pauses(bucket))
 		return answers_requests(bucket, now) ? LOAD(bucket->shared.time->progress) + SLICE_LINGER : 0;
 	return LOAD(bucket->shared.time->progress) + SLICE_STAY;
 }
 
-static void end_slice(struct token_bucket *const *buckets, unsigned int count, uint64_t now)
+static bool has_work(void)
+{
+	for (unsigned int i = token_bucket_count(); i; i--)
+		if (token_bucket_in_flight(token_buckets[i - 1]))
+			return true;
+	return false;
+}
+
+static void end_slice(uint64_t now)
 {
 	STORE(container_slice.present, 0);
 	atomic_thread_fence(memory_order_seq_cst); /* as in container_slice_has_begun() */
-	for (unsigned int i = 0; i < count; i++)
-		if (token_bucket_in_flight(buckets[i])) { /* another thread has launched meanwhile */
-			STORE(container_slice.present, 1);
-			return;
-		}
-	for (unsigned int i = 0; i < count; i++)
-		if (LOAD(buckets[i]->shared.time->holder) == buckets[i]->shared.slot + 1 || !goes_on(buckets[i], now))
-			STORE(buckets[i]->shared.slice->until, 0);
+	if (has_work()) { /* another thread has launched meanwhile */
+		STORE(container_slice.present, 1);
+		return;
+	}
+	for (unsigned int i = token_bucket_count(); i; i--) {
+		struct token_bucket *bucket = token_buckets[i - 1];
+		if (LOAD(bucket->shared.time->holder) == bucket->shared.slot + 1 || !goes_on(bucket, now))
+			STORE(bucket->shared.slice->until, 0);
+	}
 	leave_card();
 }
 
@@ -464,43 +464,33 @@ static void look_at_ignored(void)
 	unlock_slice();
 }
 
-uint64_t container_slice_tidy(struct token_bucket *const *buckets, unsigned int count, uint64_t now)
+uint64_t container_slice_tidy(uint64_t now)
 {
 	uint64_t until = 0;
 
 	look_at_ignored();
 	if (!LOAD(container_slice.present))
 		return UINT64_MAX;
-	for (unsigned int i = 0; i < count; i++) {
-		if (token_bucket_in_flight(buckets[i]))
-			return renew_lease(now);
-		until = bounds_max(until, stays_until(buckets[i], now));
-	}
+	if (has_work())
+		return renew_lease(now);
+	for (unsigned int i = token_bucket_count(); i; i--)
+		until = bounds_max(until, stays_until(token_buckets[i - 1], now));
 	if (now < until)
 		return bounds_min(until, renew_lease(now));
 	if (!try_lock_slice())
 		return now + BUSY;
 	if (LOAD(container_slice.present)) /* another thread may have left meanwhile */
-		end_slice(buckets, count, now);
+		end_slice(now);
 	unlock_slice();
 	return UINT64_MAX;
 }
 
-void container_slice_join(struct token_bucket *bucket)
-{
-	if (joined_count == CONTAINER_SLICE_CARDS)
-		return;
-	joined[joined_count] = bucket;
-	__atomic_store_n(&joined_count, joined_count + 1, __ATOMIC_RELEASE);
-}
-
 bool container_slice_waits_for_launches(const struct token_bucket *bucket, uint64_t now)
 {
-	unsigned int count = __atomic_load_n(&joined_count, __ATOMIC_ACQUIRE);
-
-	for (unsigned int i = 0; i < count; i++) {
-		uint64_t progress = LOAD(joined[i]->shared.time->progress);
-		if (joined[i] != bucket && !LOAD(joined[i]->in_flight) && progress && now - progress < schedule_period(bucket))
+	for (unsigned int i = token_bucket_count(); i; i--) {
+		const struct token_bucket *other = token_buckets[i - 1];
+		uint64_t progress = LOAD(other->shared.time->progress);
+		if (other != bucket && !LOAD(other->in_flight) && progress && now - progress < schedule_period(bucket))
 			return true;
 	}
 	return false;
@@ -508,7 +498,6 @@ bool container_slice_waits_for_launches(const struct token_bucket *bucket, uint6
 
 void container_slice_reset(void)
 {
-	joined_count = 0;
 	container_slice = (struct container_slice){0};
 	atomic_flag_clear_explicit(&lock, memory_order_release); /* another thread of the parent may have held it */
 	neighbours_reset();
@@ -522,11 +511,33 @@ bool container_slice_has_neighbours(const struct token_bucket *bucket)
 
 bool container_slice_may_be_awaited(void)
 {
-	unsigned int count = __atomic_load_n(&joined_count, __ATOMIC_ACQUIRE);
+	unsigned int count = token_bucket_count();
 
-	while (count && !container_slice_has_neighbours(joined[count - 1]))
+	while (count && !container_slice_has_neighbours(token_buckets[count - 1]))
 		count--;
 	return count;
+}
+
+bool container_slice_leaves_in_pauses(const struct token_bucket *bucket)
+{
+	return container_slice_has_neighbours(bucket) && !sits_through_pauses(bucket);
+}
+
+bool container_slice_is_mixed(const struct token_bucket *bucket)
+{
+	return container_slice_has_neighbours(bucket) && LOAD(container_slice.is_mixed);
+}
+
+void container_slice_note_lapse(const struct token_bucket *bucket, uint64_t now)
+{
+	if (container_slice_has_neighbours(bucket))
+		(void)has_lapsed(now);
+}
+
+bool container_slice_is_leaving(const struct token_bucket *bucket)
+{
+	return container_slice_has_neighbours(bucket) &&
+	       (LOAD(bucket->is_throttled) || LOAD(container_slice.is_over));
 }
 
 bool container_slice_may_run(struct token_bucket *bucket, uint64_t now, uint64_t *again)

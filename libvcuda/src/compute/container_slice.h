@@ -29,10 +29,6 @@ struct container_slice {
 
 extern struct container_slice container_slice;
 
-/* Makes known that this process uses the bucket's card. One thread at a time calls it. */
-enum { CONTAINER_SLICE_CARDS = 64 };
-void container_slice_join(struct token_bucket *bucket);
-
 /* Whether this process holds the cards for the container while other containers wait. */
 bool container_slice_is_awaited(void);
 
@@ -52,7 +48,7 @@ void container_slice_queue_to_borrow(struct token_bucket *bucket, uint64_t now);
 void container_slice_unqueue(const struct token_bucket *bucket);
 
 /* Leaves the cards if there is no reason to stay. Returns when to call again. UINT64_MAX: when work ends. */
-uint64_t container_slice_tidy(struct token_bucket *const *buckets, unsigned int count, uint64_t now);
+uint64_t container_slice_tidy(uint64_t now);
 
 /* Says until when the work that this process has just begun should be done. */
 void container_slice_extend_lease(bool is_known, uint64_t now);
@@ -60,8 +56,8 @@ void container_slice_extend_lease(bool is_known, uint64_t now);
 /* Called after work was reserved: whether the container still has its slice, and keeps it until the work has ended. */
 bool container_slice_has_begun(const struct token_bucket *bucket);
 
-/* Finds out whether this process was stopped for so long that other containers may have begun. */
-void container_slice_note_lapse(uint64_t now);
+/* Notes if this process was stopped for so long that other containers may have begun. */
+void container_slice_note_lapse(const struct token_bucket *bucket, uint64_t now);
 
 /*
  * Whether another card of this process has nothing to do, and had of late: the thread that launches here may be the one
@@ -75,10 +71,16 @@ void container_slice_reset(void);
 /* Whether other containers share the card, and the presence file exists by which they avoid each other. */
 bool container_slice_has_neighbours(const struct token_bucket *bucket);
 
-/* Whether the program's pauses are so short that the container keeps its slice through them. */
-bool container_slice_sits_through_pauses(const struct token_bucket *bucket);
+/* Whether other containers share the card, so that this process is to leave it soon when it has no work. */
+bool container_slice_leaves_in_pauses(const struct token_bucket *bucket);
 
-/* Whether the container may run now: requests a time slice if it needs one. *again as in token_bucket_try. */
+/* Whether other containers' work may mix with this container's own. */
+bool container_slice_is_mixed(const struct token_bucket *bucket);
+
+/* Whether other containers may wait for this container's work to end. */
+bool container_slice_is_leaving(const struct token_bucket *bucket);
+
+/* Whether the container may run now: requests a time slice if it needs one. *again as in admission_try. */
 bool container_slice_may_run(struct token_bucket *bucket, uint64_t now, uint64_t *again);
 
 #endif

@@ -84,11 +84,6 @@ struct compute_context *contexts_current_if_any(struct guard_thread *thread)
 	return atomic_load(&contexts[0]) ? contexts_current(thread) : NULL;
 }
 
-struct token_bucket *contexts_bucket(struct compute_context *context)
-{
-	return context->bucket;
-}
-
 unsigned int contexts_count(void)
 {
 	unsigned int count = 0;

@@ -3,8 +3,7 @@
  * the events between which they lie.
  *
  * Belongs here: what these records hold, which context has which record, and the lock. Not what happens to them: events
- * and the card's clock (compute/card_clock.h), launches (compute/batch.c), completion (compute/batch_complete.c). Other
- * modules include compute/batch.h alone.
+ * and the card's clock (compute/card_clock.h), launches (compute/batch.h), completion (compute/batch_complete.h).
  */
 #ifndef VCUDA_CONTEXTS_H
 #define VCUDA_CONTEXTS_H
@@ -13,10 +12,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "compute/batch.h"
-#include "driver/clock.h"
+#include "compute/token_bucket.h"
+#include "shared/guard.h"
 
 enum { STREAM_SLOTS = 64, BATCHES = 128, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 64, SPINS = 200, GAPS = 512 };
+
+struct estimate;
 
 enum batch_state { FREE, OPEN, CLOSED };
 
@@ -95,8 +96,43 @@ extern _Atomic uint32_t contexts_generation; /* changes when a context is destro
 
 struct compute_context *contexts_find(CUcontext handle);
 
+/* Returns the calling thread's context. NULL: it has none, or its card has no limit. */
+struct compute_context *contexts_current(struct guard_thread *thread);
+
+/* The same for a thread that launches nothing. NULL, at the cost of one load: no context has had accounted work. */
+struct compute_context *contexts_current_if_any(struct guard_thread *thread);
+
+/* Returns how many contexts have had accounted work. */
+unsigned int contexts_count(void);
+
+/* Locks a context that may be about to be destroyed, so that no thread looks at its events. NULL: it has no record. */
+struct compute_context *contexts_hold(CUcontext handle);
+
 /* Called in a forked child: drops all records. */
 void contexts_reset(void);
+
+/*
+ * Returns the stream's slot, or another stream's if all are taken. The caller holds the context's lock. Inline, since
+ * each launch makes this call.
+ */
+static inline struct stream_slot *contexts_slot(struct compute_context *context, uint64_t key)
+{
+	uint32_t place = (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 32) % STREAM_SLOTS;
+	struct stream_slot *slot = &context->slots[place];
+
+	for (int i = 0; i < STREAM_SLOTS; i++) {
+		struct stream_slot *at = &context->slots[(place + (uint32_t)i) % STREAM_SLOTS];
+		if (at->key == key)
+			return at;
+		if (!at->key) {
+			at->key = key;
+			return at;
+		}
+	}
+	if (slot->open < 0)
+		slot->key = key; /* its stream has no open batch, and is most likely gone */
+	return slot;
+}
 
 /* ---- locks: held for microseconds; a thread that spins for longer sleeps, because the clock may be virtual ---- */
 

@@ -81,34 +81,27 @@ static struct copy_kind of_types(CUmemorytype to_type, CUdeviceptr to, CUmemoryt
 #define OF_TYPES(copy, size) \
 	of_types((copy)->dstMemoryType, (copy)->dstDevice, (copy)->srcMemoryType, (copy)->srcDevice, size)
 
-static uint64_t area(const CUDA_MEMCPY2D *copy)
-{
-	return (uint64_t)copy->WidthInBytes * copy->Height;
-}
-
-static uint64_t volume(const CUDA_MEMCPY3D *copy)
-{
-	return (uint64_t)copy->WidthInBytes * copy->Height * copy->Depth;
-}
+#define AREA(copy) ((uint64_t)(copy)->WidthInBytes * (copy)->Height)
+#define VOLUME(copy) (AREA(copy) * (copy)->Depth)
 
 struct copy_kind copy_kind_2d_v1(const CUDA_MEMCPY2D_v1 *copy)
 {
-	return copy ? OF_TYPES(copy, (uint64_t)copy->WidthInBytes * copy->Height) : copy_kind_bus(0);
+	return copy ? OF_TYPES(copy, AREA(copy)) : copy_kind_bus(0);
 }
 
 struct copy_kind copy_kind_2d(const CUDA_MEMCPY2D *copy)
 {
-	return copy ? OF_TYPES(copy, area(copy)) : copy_kind_bus(0);
+	return copy ? OF_TYPES(copy, AREA(copy)) : copy_kind_bus(0);
 }
 
 struct copy_kind copy_kind_3d_v1(const CUDA_MEMCPY3D_v1 *copy)
 {
-	return copy ? OF_TYPES(copy, (uint64_t)copy->WidthInBytes * copy->Height * copy->Depth) : copy_kind_bus(0);
+	return copy ? OF_TYPES(copy, VOLUME(copy)) : copy_kind_bus(0);
 }
 
 struct copy_kind copy_kind_3d(const CUDA_MEMCPY3D *copy)
 {
-	return copy ? OF_TYPES(copy, volume(copy)) : copy_kind_bus(0);
+	return copy ? OF_TYPES(copy, VOLUME(copy)) : copy_kind_bus(0);
 }
 
 struct copy_kind copy_kind_3d_peer(const CUDA_MEMCPY3D *copy)
@@ -116,7 +109,7 @@ struct copy_kind copy_kind_3d_peer(const CUDA_MEMCPY3D *copy)
 	bool has_array = copy && (copy->dstMemoryType == CU_MEMORYTYPE_ARRAY || copy->srcMemoryType == CU_MEMORYTYPE_ARRAY);
 
 	if (has_array && copy->dstContext != copy->srcContext)
-		return copy_kind_bus(volume(copy));
+		return copy_kind_bus(VOLUME(copy));
 	return copy_kind_3d(copy);
 }
 

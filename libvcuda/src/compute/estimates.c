@@ -1,6 +1,9 @@
 /* See compute/estimates.h. */
 #include "compute/estimates.h"
 
+#include "base/atomics.h"
+#include "base/bounds.h"
+
 #define REMEMBERED 50000000 /* ns of launches that count in a mean */
 
 enum {
@@ -12,16 +15,6 @@ enum {
 
 static struct estimate table[PLACES] __attribute__((aligned(64)));
 
-static uint64_t load(const uint64_t *word)
-{
-	return __atomic_load_n(word, __ATOMIC_RELAXED);
-}
-
-static void store(uint64_t *word, uint64_t value)
-{
-	__atomic_store_n(word, value, __ATOMIC_RELAXED);
-}
-
 static uint64_t mix(uint64_t function, uint64_t blocks)
 {
 	uint64_t size = blocks ? 64 - (uint64_t)__builtin_clzll(blocks) : 0;
@@ -32,11 +25,11 @@ static uint64_t mix(uint64_t function, uint64_t blocks)
 
 static struct estimate *displace(struct estimate *place, uint64_t key)
 {
-	store(&place->samples, 0);
-	store(&place->sure, 0);
-	store(&place->ns, ESTIMATE_UNKNOWN);
-	store(&place->sampled_at, 0);
-	store(&place->key, key);
+	STORE(place->samples, 0);
+	STORE(place->sure, 0);
+	STORE(place->ns, ESTIMATE_UNKNOWN);
+	STORE(place->sampled_at, 0);
+	STORE(place->key, key);
 	return place;
 }
 
@@ -46,7 +39,7 @@ struct estimate *estimates_find(uint64_t function, uint64_t blocks)
 	struct estimate *first = &table[key >> 32 & (PLACES - PROBES)];
 
 	for (int i = 0; i < PROBES; i++) {
-		uint64_t found = load(&first[i].key);
+		uint64_t found = LOAD(first[i].key);
 		if (found == key)
 			return &first[i];
 		if (!found)
@@ -58,40 +51,37 @@ struct estimate *estimates_find(uint64_t function, uint64_t blocks)
 /* Until a sure sample comes, the least rough one counts. If no sure one comes for long, rough ones lower the mean. */
 static void add_rough(struct estimate *estimate, uint64_t ns, uint64_t now)
 {
-	uint64_t samples = load(&estimate->samples), known = load(&estimate->ns);
+	uint64_t samples = LOAD(estimate->samples), known = LOAD(estimate->ns);
 
 	if (samples && known <= ns)
 		return;
-	if (!load(&estimate->sure))
-		store(&estimate->ns, ns);
-	else if (now - load(&estimate->sure_at) > REMEMBERED)
-		store(&estimate->ns, known - (known - ns) / WEIGHT);
-	store(&estimate->samples, samples + 1);
+	if (!LOAD(estimate->sure))
+		STORE(estimate->ns, ns);
+	else if (now - LOAD(estimate->sure_at) > REMEMBERED)
+		STORE(estimate->ns, known - (known - ns) / WEIGHT);
+	STORE(estimate->samples, samples + 1);
 }
 
 static uint64_t remembered_launches(uint64_t mean)
 {
-	uint64_t launches = REMEMBERED / (mean ? mean : 1);
-
-	return launches < WEIGHT ? WEIGHT : launches < MOST_REMEMBERED ? launches : MOST_REMEMBERED;
+	return bounds_clamp(REMEMBERED / (mean ? mean : 1), WEIGHT, MOST_REMEMBERED);
 }
 
 void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, bool at_most, uint64_t now)
 {
-	uint64_t sure = load(&estimate->sure);
-	int64_t mean = (int64_t)load(&estimate->ns), each = (int64_t)(ns / launches);
+	uint64_t sure = LOAD(estimate->sure);
+	int64_t mean = (int64_t)LOAD(estimate->ns), each = (int64_t)(ns / launches);
 
-	store(&estimate->sampled_at, now);
+	STORE(estimate->sampled_at, now);
 	if (at_most) {
 		add_rough(estimate, each < 1 ? 1 : (uint64_t)each, now);
 		return;
 	}
-	store(&estimate->sure_at, now);
-	uint64_t weight =
-		(sure < remembered_launches((uint64_t)mean) ? sure : remembered_launches((uint64_t)mean)) + launches;
+	STORE(estimate->sure_at, now);
+	uint64_t weight = bounds_min(sure, remembered_launches((uint64_t)mean)) + launches;
 	int64_t off = sure ? each - mean : 0;
 	mean = sure ? mean + off * (int64_t)launches / (int64_t)weight : each;
-	store(&estimate->ns, mean < 1 ? 1 : (uint64_t)mean);
-	store(&estimate->samples, load(&estimate->samples) + 1);
-	store(&estimate->sure, sure + launches);
+	STORE(estimate->ns, mean < 1 ? 1 : (uint64_t)mean);
+	STORE(estimate->samples, LOAD(estimate->samples) + 1);
+	STORE(estimate->sure, sure + launches);
 }

@@ -4,9 +4,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "compute/account.h"
+#include "compute/batch_complete.h"
+#include "compute/container_slice.h"
 #include "compute/poller.h"
+#include "compute/schedule.h"
 #include "compute/throttle.h"
-#include "driver/clock.h"
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
 #include "shared/guard.h"
@@ -25,6 +28,7 @@ static void name_stream(struct launch *launch, CUstream stream, enum stream_mean
 static void after_fork(void)
 {
 	batch_complete_reset();
+	container_slice_reset();
 	token_bucket_reset_all();
 	poller_reset();
 	stream_capture_reset();
@@ -41,12 +45,13 @@ static bool find_account(struct launch *launch)
 	launch->context = contexts_current(launch->thread);
 	if (!launch->context)
 		return false;
-	launch->bucket = contexts_bucket(launch->context);
-	return !token_bucket_is_unlimited(launch->bucket) && !stream_capture_has(launch->stream);
+	launch->bucket = launch->context->bucket;
+	return !schedule_is_unlimited(launch->bucket) && !stream_capture_has(launch->stream);
 }
 
 static void describe(struct launch *launch, const void *function, uint64_t blocks)
 {
+	launch->opened = launch->closes = launch->may_wait = false;
 	launch->kind = estimates_find((uint64_t)(uintptr_t)function, blocks);
 	batch_estimate(launch);
 }
@@ -89,7 +94,6 @@ void compute_launch_begin(struct compute_launch *call, const void *function, uin
 		launch->context = NULL;
 		return;
 	}
-	launch->opened = launch->closes = launch->may_wait = false;
 	describe(launch, function, blocks);
 	uint64_t now = clock_now();
 	if (!batch_join_reserved(launch, now))
@@ -109,14 +113,13 @@ static void begin_member(struct compute_launch *call, const CUDA_LAUNCH_PARAMS *
 		return;
 	name_stream(launch, member->hStream, STREAM_LEGACY);
 	if (find_account(launch)) {
-		launch->opened = launch->closes = launch->may_wait = false;
 		describe(launch, member->function,
 			 compute_launch_blocks(member->gridDimX, member->gridDimY, member->gridDimZ));
 		uint64_t now = clock_now();
 		if (is_first)
 			now = throttle_launch(launch, now);
 		else
-			token_bucket_force(launch->bucket, launch->estimate, estimates_known(launch->kind), now);
+			account_reserve(launch->bucket, launch->estimate, estimates_known(launch->kind), now);
 		batch_join(launch, now);
 	} else {
 		launch->context = NULL;
@@ -135,18 +138,22 @@ bool compute_launch_begin_group(struct compute_launch *calls, const CUDA_LAUNCH_
 	return true;
 }
 
+static void end_launch(struct launch *launch, CUresult result)
+{
+	if (launch->context && batch_joined(launch, result == CUDA_SUCCESS))
+		poller_needed();
+}
+
 void compute_launch_end_group(struct compute_launch *calls, unsigned int count, CUresult result)
 {
 	for (unsigned int i = 0; i < count; i++)
-		if (calls[i].launch.context)
-			batch_joined(&calls[i].launch, result == CUDA_SUCCESS);
+		end_launch(&calls[i].launch, result);
 	guard_leave();
 }
 
 CUresult compute_launch_end_accounted(struct compute_launch *call, CUresult result)
 {
-	if (call->launch.context)
-		batch_joined(&call->launch, result == CUDA_SUCCESS);
+	end_launch(&call->launch, result);
 	guard_leave_thread(call->launch.thread);
 	return result;
 }
@@ -175,8 +182,8 @@ void compute_launch_waited(CUstream stream, enum stream_meaning meaning)
 	if (!guard_enter())
 		return;
 	struct compute_context *context = contexts_current_if_any(&guard_this_thread);
-	if (context)
-		batch_waited(context, meaning == STREAMS_ALL ? ALL_STREAMS : stream_key_of(stream, meaning));
+	if (context && batch_waited(context, meaning == STREAMS_ALL ? ALL_STREAMS : stream_key_of(stream, meaning)))
+		poller_look_by(batch_complete_all()); /* the container may leave some microseconds from now */
 	guard_leave();
 }
 

@@ -5,9 +5,8 @@
 #include <stdbool.h>
 
 #include "base/log.h"
-#include "compute/batch.h"
+#include "compute/batch_complete.h"
 #include "compute/container_slice.h"
-#include "driver/clock.h"
 #include "driver/cuda_table.h"
 #include "shared/guard.h"
 
@@ -50,9 +49,7 @@ static void poll_until_exit(void)
 		uint64_t next = batch_complete_all(), now = clock_now();
 		if (next != UINT64_MAX)
 			active = now;
-		if (now - active > ACTIVE_FOR)
-			sleep_for_good();
-		else if (next == UINT64_MAX && container_slice_may_be_awaited())
+		if (now - active > ACTIVE_FOR || (next == UINT64_MAX && container_slice_may_be_awaited()))
 			sleep_for_good();
 		else if (next == UINT64_MAX)
 			clock_sleep_until(now + LOOK_EACH);

@@ -2,7 +2,7 @@
  * The one thread that libvcuda starts in a process held to a core share. It completes work that has ended while no
  * other thread does, and sleeps otherwise.
  *
- * Belongs here: the thread, and when it looks. Not how work is completed (compute/batch.h). Launches that wait complete
+ * Belongs here: the thread, and when it looks. Not how work is completed (compute/batch_complete.h). Launches that wait complete
  * work themselves (compute/throttle.h).
  */
 #ifndef VCUDA_POLLER_H

@@ -1,9 +1,6 @@
 /* See compute/process_slice.h. */
 #include "compute/process_slice.h"
 
-#include "compute/container_slice.h"
-#include "compute/presence.h"
-
 #define QUANTUM (10 * NS_PER_MS)        /* of use: a process's time slice while others of the container wait */
 #define LONGEST_SLICE (100 * NS_PER_MS) /* by the clock: the longest time slice of a process */
 #define OVERDUE (2 * NS_PER_MS)       /* after the expected end of the holder's work, its time slice is taken */
@@ -54,7 +51,7 @@ static int first_waiting(const struct token_bucket *bucket)
 
 bool process_slice_others_wait(const struct token_bucket *bucket)
 {
-	return first_waiting(bucket) != NOBODY || container_slice_is_awaited();
+	return first_waiting(bucket) != NOBODY;
 }
 
 bool process_slice_is_behind(const struct token_bucket *bucket)
@@ -133,7 +130,6 @@ uint32_t *process_slice_wait(struct token_bucket *bucket, uint64_t now)
 void process_slice_stop_waiting(struct token_bucket *bucket)
 {
 	STORE(token_bucket_own_flight(bucket)->waiting, 0);
-	container_slice_unqueue(bucket);
 }
 
 void process_slice_extend(struct token_bucket *bucket, uint64_t now)

@@ -13,6 +13,19 @@
 #define GRACE (150 * NS_PER_US)       /* time for an idle holder to go on: changing contexts costs */
 #define LATE_LOOK (5 * NS_PER_MS)     /* until the next look of a process that will be woken when it is next */
 
+/* Notes, for the host, that this process wants the card's time. */
+void process_slice_wants(struct token_bucket *bucket, uint64_t now);
+
+/*
+ * Notes, for the host and the container's other processes, that a launch of this process waits. Returns the futex that
+ * another process wakes when this process is next.
+ */
+uint32_t *process_slice_wait(struct token_bucket *bucket, uint64_t now);
+void process_slice_stop_waiting(struct token_bucket *bucket);
+
+/* Whether launches of the container's other processes wait. */
+bool process_slice_others_wait(const struct token_bucket *bucket);
+
 /* Whether another process has waited longer than this one. A process that does not wait has not waited. */
 bool process_slice_is_behind(const struct token_bucket *bucket);
 
@@ -25,7 +38,7 @@ void process_slice_extend(struct token_bucket *bucket, uint64_t now);
 /* Whether the holder's time slice is over. */
 bool process_slice_is_over(const struct token_bucket *bucket, uint64_t now);
 
-/* Whether this process has the time slice. Takes it if it may. *again as in token_bucket_try. */
+/* Whether this process has the time slice. Takes it if it may. *again as in admission_try. */
 bool process_slice_has(struct token_bucket *bucket, uint64_t now, uint64_t *again);
 
 #endif

@@ -1,8 +1,6 @@
 /* See compute/schedule.h. */
 #include "compute/schedule.h"
 
-#include "shared/limits.h"
-
 #define PERCENT (WHOLE / 100)
 #define LOOK_FOR_SCHEDULE_EACH (200 * NS_PER_MS) /* for a schedule that was not there */
 #define DEFAULT_PERIOD (20 * NS_PER_MS)          /* where the schedule has none */

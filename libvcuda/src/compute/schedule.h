@@ -9,8 +9,20 @@
 #define VCUDA_SCHEDULE_H
 
 #include "compute/token_bucket.h"
+#include "shared/limits.h"
 
 #define WHOLE ((uint64_t)1000000)     /* rates are in millionths */
+
+/* Takes over changed limits. A card that they no longer list keeps its last ones. */
+void schedule_take_over_limits(struct token_bucket *bucket);
+
+/* Takes over changed limits. True: the card is exclusive, and nothing is to be accounted. */
+static inline bool schedule_is_unlimited(struct token_bucket *bucket)
+{
+	if (limits_sequence() != __atomic_load_n(&bucket->limits_seen, __ATOMIC_RELAXED))
+		schedule_take_over_limits(bucket);
+	return __atomic_load_n(&bucket->share, __ATOMIC_RELAXED) >= 100;
+}
 
 /* Takes over the host's schedule if it has changed, and looks for it if it was not there. */
 void schedule_follow(struct token_bucket *bucket, uint64_t now);

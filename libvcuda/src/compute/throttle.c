@@ -1,9 +1,13 @@
 /* See compute/throttle.h. */
 #include "compute/throttle.h"
 
+#include "compute/account.h"
+#include "compute/admission.h"
+#include "compute/batch_complete.h"
 #include "compute/container_slice.h"
 #include "compute/presence.h"
-#include "driver/clock.h"
+#include "compute/process_slice.h"
+#include "compute/schedule.h"
 #include "driver/cuda_table.h"
 
 #define SHORTEST_SLEEP (20 * NS_PER_US)
@@ -16,14 +20,12 @@
 static bool must_let_through(const struct launch *launch, uint64_t since, uint64_t now)
 {
 	return now - since >= PATIENCE &&
-	       (batch_complete_stuck_elsewhere(launch, now) || token_bucket_others_stuck(launch->bucket, now));
+	       (batch_complete_stuck_elsewhere(launch, now) || admission_others_stuck(launch->bucket, now));
 }
 
 static uint64_t next_look(uint64_t time, uint64_t now)
 {
-	if (time < now + SHORTEST_SLEEP)
-		return now + SHORTEST_SLEEP;
-	return time < now + LONGEST_SLEEP ? time : now + LONGEST_SLEEP;
+	return bounds_clamp(time, now + SHORTEST_SLEEP, now + LONGEST_SLEEP);
 }
 
 static uint64_t wait_for_tokens(struct launch *launch, uint64_t began, uint64_t again)
@@ -38,23 +40,23 @@ static uint64_t wait_for_tokens(struct launch *launch, uint64_t began, uint64_t 
 		uint64_t next_end = batch_complete_all();
 		now = clock_now();
 		batch_estimate(launch);
-		if (token_bucket_try(bucket, launch->estimate, estimates_known(launch->kind), now, &again))
+		if (admission_try(bucket, launch->estimate, estimates_known(launch->kind), now, &again))
 			return now;
-		if (token_bucket_is_unlimited(bucket) || must_let_through(launch, began, now))
+		if (schedule_is_unlimited(bucket) || must_let_through(launch, began, now))
 			break;
 		if (now > reap) {
 			usage_reap();
 			reap = now + REAP_EACH;
 		}
-		if (next_end < again && (container_slice_has_neighbours(bucket) || process_slice_others_wait(bucket)))
+		if (next_end < again && (container_slice_has_neighbours(bucket) || admission_others_wait(bucket)))
 			again = next_end; /* they wait for this process's work to end, or may soon */
-		if (token_bucket_waits_for_others(bucket))
+		if (container_slice_has_neighbours(bucket) && LOAD(container_slice.queued))
 			presence_wait(container_slice.queued, next_look(again, now));
 		else
 			clock_wait(word, seen, next_look(again, now));
 		now = clock_now();
 	}
-	token_bucket_force(bucket, launch->estimate, estimates_known(launch->kind), now);
+	account_reserve(bucket, launch->estimate, estimates_known(launch->kind), now);
 	return now;
 }
 
@@ -62,13 +64,14 @@ uint64_t throttle_launch(struct launch *launch, uint64_t now)
 {
 	uint64_t again = 0;
 
-	token_bucket_note_pause(launch->bucket, now);
-	if (token_bucket_try(launch->bucket, launch->estimate, estimates_known(launch->kind), now, &again))
+	admission_note_pause(launch->bucket, now);
+	if (admission_try(launch->bucket, launch->estimate, estimates_known(launch->kind), now, &again))
 		return now;
 	batch_close(launch);
 	uint64_t began = now;
 	now = wait_for_tokens(launch, began, again);
 	process_slice_stop_waiting(launch->bucket);
+	container_slice_unqueue(launch->bucket);
 	usage_waited(launch->bucket->shared.time, now - began);
 	return now;
 }

@@ -2,7 +2,7 @@
  * Where a launch waits until the container may use the card. Every wait is bounded, and a change of the limits ends it.
  *
  * Belongs here: how a launch waits, and when it is let through without tokens. Not whether it may begin
- * (compute/token_bucket.h).
+ * (compute/admission.h).
  */
 #ifndef VCUDA_THROTTLE_H
 #define VCUDA_THROTTLE_H

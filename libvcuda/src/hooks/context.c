@@ -6,7 +6,7 @@
  * a context is destroyed, its charges are given back and its batches end. Memory that a program allocates is charged
  * in the other files of this folder.
  */
-#include "compute/batch.h"
+#include "compute/batch_complete.h"
 #include "driver/cuda_table.h"
 #include "memory/calls.h"
 #include "memory/charge.h"

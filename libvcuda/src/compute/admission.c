@@ -1,0 +1,206 @@
+/* See compute/admission.h. Tenants can write the times of other processes, so all are taken within bounds. */
+#include "compute/admission.h"
+
+#include "compute/account.h"
+#include "compute/container_slice.h"
+#include "compute/process_slice.h"
+#include "compute/slice_parameters.h"
+
+#define PATIENCE (20 * NS_PER_MS)     /* with work on another card: the kernels of a group wait for each other */
+#define PATIENCE_HERE NS_PER_S        /* with another process's work on this card: it may just be long */
+#define LOCAL_SLICE (64 * NS_PER_US)  /* a local slice: ns of use, and the time for which it is reserved */
+
+/*
+ * Whether the container runs on another of its cards. It runs on all of them together, so that kernels that wait for
+ * each other do not wait long.
+ */
+static bool runs_elsewhere(const struct token_bucket *bucket)
+{
+	const struct vgpu_usage_flight *flights;
+	struct vgpu_usage_time *time;
+
+	for (int i = 0; !bucket->is_local && (time = usage_time_at(i, &flights)); i++) {
+		uint64_t holder = LOAD(time->holder);
+		if (time != bucket->shared.time && holder && holder <= VGPU_USAGE_SLOTS &&
+		    LOAD(flights[holder - 1].in_flight))
+			return true;
+	}
+	return false;
+}
+
+/* The back-off: the holder of the time slice tries first or, if there is none, the process that has waited longest. */
+static uint64_t back_off(const struct token_bucket *bucket, uint64_t now)
+{
+	uint64_t holder = LOAD(bucket->shared.time->holder);
+
+	if (holder == bucket->shared.slot + 1)
+		return 0;
+	return (process_slice_is_behind(bucket) ? LATE_LOOK : 0) +
+	       (holder && !process_slice_is_over(bucket, now) ? GRACE : 0);
+}
+
+static bool has_tokens(struct token_bucket *bucket, bool is_idle, uint64_t now, uint64_t *again)
+{
+	int64_t tokens = LOAD(bucket->shared.time->level) + (int64_t)(is_idle ? token_bucket_in_flight(bucket) : 0);
+	int64_t wanted = LOAD(bucket->is_throttled) ? (int64_t)schedule_refill_threshold(bucket, now) : 1;
+
+	if (tokens >= wanted || (is_idle && schedule_idle_rate(bucket) >= WHOLE)) {
+		if (wanted != 1)
+			STORE(bucket->is_throttled, 0);
+		return true;
+	}
+	if (tokens > -(int64_t)schedule_quota(bucket, now) && runs_elsewhere(bucket))
+		return true;
+	STORE(bucket->is_throttled, 1);
+	wanted = (int64_t)schedule_refill_threshold(bucket, now);
+	uint64_t rate = is_idle ? schedule_idle_rate(bucket) : schedule_rate(bucket, now);
+	*again = now + (uint64_t)(wanted - tokens) * WHOLE / rate + back_off(bucket, now);
+	return false;
+}
+
+static uint64_t ahead_beside_others(const struct token_bucket *bucket, uint64_t now)
+{
+	if (container_slice_waits_for_launches(bucket, now))
+		return SLICE_AHEAD_CARDS;
+	return LOAD(bucket->unsure) < SLICE_UNSURE ? SLICE_AHEAD : SLICE_AHEAD_UNSURE;
+}
+
+static uint64_t run_ahead(const struct token_bucket *bucket, uint64_t now)
+{
+	if (container_slice_has_neighbours(bucket))
+		return ahead_beside_others(bucket, now);
+	return bounds_clamp(schedule_quota(bucket, now) / 2, NS_PER_MS / 2, 10 * NS_PER_MS);
+}
+
+/*
+ * Whether more work may be under way beside others: enough to keep the card busy, and so little that it ends soon. A
+ * long kernel follows another one when that is about to end. A kernel that was never measured runs alone.
+ */
+static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now,
+				   uint64_t *again)
+{
+	uint64_t in_flight = token_bucket_in_flight(bucket), finish = LOAD(bucket->finish);
+	uint64_t rest = finish > now ? finish - now : 0;
+	uint64_t ahead = ahead_beside_others(bucket, now);
+	uint64_t most = bounds_max(2 * ahead, estimate + VGPU_USAGE_TIME_UNIT);
+
+	if (!in_flight)
+		return true;
+	if (is_known && in_flight <= most && (rest + estimate <= ahead || rest <= SLICE_AHEAD_LONG))
+		return true;
+	*again = now + bounds_clamp(rest > SLICE_AHEAD_LONG ? rest - SLICE_AHEAD_LONG : rest, 50 * NS_PER_US,
+				    ahead > SLICE_AHEAD ? SLICE_LOOK_UNSURE : NS_PER_MS);
+	return false;
+}
+
+/*
+ * Whether more work may be under way: enough to keep the card busy, little enough to stop soon. Two kernels may always
+ * be, but no more than two that were never measured.
+ */
+static bool has_room(const struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again)
+{
+	uint64_t in_flight = token_bucket_in_flight(bucket);
+	uint64_t most_in_flight = is_known ? run_ahead(bucket, now) : 0;
+	uint64_t finish = LOAD(bucket->finish);
+
+	if (container_slice_has_neighbours(bucket))
+		return has_room_beside_others(bucket, estimate, is_known, now, again);
+	if (in_flight + estimate <= most_in_flight || in_flight <= estimate + VGPU_USAGE_TIME_UNIT)
+		return true;
+	uint64_t ends = finish > now ? (in_flight + estimate - most_in_flight) / 2 : (now - finish) / 4;
+	*again = now + bounds_clamp(ends, 50 * NS_PER_US, NS_PER_MS);
+	return false;
+}
+
+void admission_note_pause(struct token_bucket *bucket, uint64_t now)
+{
+	uint64_t progress = LOAD(bucket->shared.time->progress), mean = LOAD(bucket->mean_pause);
+
+	if (LOAD(bucket->in_flight) || progress > now)
+		return;
+	uint64_t pause = now - progress;
+	STORE(bucket->mean_pause, mean - mean / 4 + bounds_min(pause, SLICE_LONGEST_PAUSE) / 4);
+	if (pause >= SLICE_PAUSE)
+		STORE(bucket->paused_at, now);
+}
+
+/* Whether this process waits in the queue for time that nobody wants: without tokens, and behind all that have some. */
+static bool waits_to_borrow(struct token_bucket *bucket, uint64_t now)
+{
+	if (schedule_idle_rate(bucket) <= schedule_rate(bucket, now) || !container_slice_has_neighbours(bucket) ||
+	    LOAD(container_slice.present) || token_bucket_in_flight(bucket))
+		return false;
+	container_slice_queue_to_borrow(bucket, now);
+	return true;
+}
+
+bool admission_try(struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again)
+{
+	schedule_follow(bucket, now);
+	bool is_idle = account_refill(bucket, now);
+	bool may_begin = has_tokens(bucket, is_idle, now, again);
+	if (!may_begin && !is_idle && waits_to_borrow(bucket, now)) {
+		*again = bounds_min(*again, now + SLICE_LOOK_AGAIN);
+		return false;
+	}
+	if (!may_begin || !has_room(bucket, estimate, is_known, now, again) ||
+	    !process_slice_has(bucket, now, again)) {
+		container_slice_unqueue(bucket);
+		return false;
+	}
+	if (!container_slice_may_run(bucket, now, again))
+		return false;
+	account_reserve(bucket, estimate, is_known, now);
+	if (!container_slice_has_begun(bucket)) { /* the poller has left the card meanwhile */
+		account_return_local_slice(bucket, estimate);
+		*again = now;
+		return false;
+	}
+	if (container_slice_has_neighbours(bucket))
+		container_slice_extend_lease(is_known, now);
+	return true;
+}
+
+uint64_t admission_take_local_slice(struct token_bucket *bucket, uint64_t now, uint64_t *until)
+{
+	if (LOAD(bucket->shared.time->holder) != bucket->shared.slot + 1 || process_slice_is_over(bucket, now) ||
+	    (LOAD(bucket->shared.time->level) < (int64_t)(4 * LOCAL_SLICE) && !LOAD(bucket->borrows_from)) ||
+	    token_bucket_in_flight(bucket) + LOCAL_SLICE > run_ahead(bucket, now) / 2 ||
+	    (container_slice_has_neighbours(bucket) &&
+	     (!LOAD(container_slice.present) || LOAD(container_slice.is_over))))
+		return 0;
+	*until = now + LOCAL_SLICE;
+	account_reserve(bucket, LOCAL_SLICE, true, now);
+	return LOCAL_SLICE;
+}
+
+static bool is_holder_stuck(const struct vgpu_usage_time *time, const struct vgpu_usage_flight *flights,
+			    uint64_t patience, uint64_t now)
+{
+	uint64_t progress = LOAD(time->progress), holder = LOAD(time->holder);
+
+	if (!holder || holder > VGPU_USAGE_SLOTS || !LOAD(flights[holder - 1].in_flight))
+		return false;
+	return progress < now && now - progress > bounds_clamp(LOAD(time->patience), patience, 4 * NS_PER_S);
+}
+
+bool admission_others_stuck(const struct token_bucket *bucket, uint64_t now)
+{
+	const struct vgpu_usage_flight *flights;
+	struct vgpu_usage_time *time;
+
+	for (int i = 0; !bucket->is_local && (time = usage_time_at(i, &flights)); i++) {
+		bool is_here = time == bucket->shared.time;
+		if ((is_here && LOAD(time->holder) == bucket->shared.slot + 1) ||
+		    !is_holder_stuck(time, flights, is_here ? PATIENCE_HERE : PATIENCE, now))
+			continue;
+		STORE(time->progress, now);
+		return true;
+	}
+	return false;
+}
+
+bool admission_others_wait(const struct token_bucket *bucket)
+{
+	return process_slice_others_wait(bucket) || container_slice_is_awaited();
+}
