@@ -1,8 +1,8 @@
 """The monitor of containers that hold more of a card's memory than their limit: NVML's figure against the claim.
 
 Belongs here: calling NVML in a worker, summing its figures by container, and the consequence that `limits.enforcement`
-names. Does not belong here: the limit itself, which libvcuda enforces in the container (docs/memory-limit.md); a container
-is found here only when it goes past libvcuda, with a driver library of its own for example.
+names. Does not belong here: the limit itself, which libvcuda enforces in the container (docs/memory-limit.md). A
+container is found here only when it goes past libvcuda, with a driver library of its own for example.
 
 Pids are used again, and NVML's list is older than the look at /proc. Therefore a process counts only with what two
 lists in a row name for its pid and start time, in a container of the same claim, and the lesser sum of both decides.

@@ -1,9 +1,9 @@
 """Garbage collection of grants: deletes a grant as soon as its pod is known to be over, and no sooner.
 
 Belongs here: what proves that a pod is over, which grants kubelet still uses, and how long a grant in doubt waits.
-docs/kubernetes.md explains the rules. In doubt a grant stays: a superfluous grant takes room until somebody notices it, but
-a missing one costs a running pod its card at the next start. vgpu.plugin.kubelet.delete_grants deletes, under the
-ledger's lock.
+docs/kubernetes.md explains the rules. In doubt a grant stays: a superfluous grant takes room until somebody notices
+it, but a missing one costs a running pod its card at the next start. vgpu.plugin.kubelet.delete_grants deletes, under
+the ledger's lock.
 """
 
 from __future__ import annotations
