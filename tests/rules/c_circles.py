@@ -3,7 +3,7 @@
 A file is its .c and its .h. What counts is a call of a function that another file defines. c_sources.py reads the text,
 and what it does not see does not count: a call through a pointer, as of a hook or of a table's entry.
 
-Belongs here: the search. The rule and its exceptions are in test_c_names.py.
+Belongs here: the search. The rule and its exceptions are in test_c_names.py; test_imports.py has Python's rule.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ Calls = dict[str, set[str]]  # file -> the files that it calls
 
 def circles(root: Path) -> list[tuple[str, ...]]:
     """The circles below `root`, each as its files in order, without their endings."""
-    calls = calls_within_folders(root)
+    return circles_among(calls_within_folders(root))
+
+
+def circles_among(calls: Calls) -> list[tuple[str, ...]]:
+    """The circles of a graph of any files."""
     reached = {file: reachable(calls, file) for file in calls}
     found = {frozenset(other for other in reached[file] if file in reached[other]) for file in calls}
     return sorted(tuple(sorted(circle)) for circle in found if circle)

@@ -46,11 +46,6 @@ LIBVCUDA = Component(
     drivers=("hooks",),
     free=("trampolines.def",),
     include=("libvcuda/include",),
-    circles=(
-        ("compute/batch", "compute/batch_complete", "compute/poller"),
-        ("compute/container_slice", "compute/process_slice", "compute/token_bucket"),
-        ("memory/charge", "memory/managed_free", "memory/physical"),
-    ),
 )
 CIRCLE_OF_CUDA = """allocation capture context copy engine event graph graph_condition graph_memory ipc ipc_event memory
     module multicast pool pool_place queue share stream variable vmm watch"""

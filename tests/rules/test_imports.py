@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from c_circles import circles_among
 
 CHECKOUT = next(parent for parent in Path(__file__).resolve().parents if (parent / "pyproject.toml").exists())
 HOOK_PYTHON = "/usr/bin/python3"
@@ -131,6 +132,18 @@ def test_a_module_imports_its_own_folder_and_lower_floors(name: str) -> None:
     assert not {target for target in ours if not may_import(package, target)}
 
 
+def within_packages(sources: dict[str, Path]) -> dict[str, set[str]]:
+    """Module -> the modules of its own package that it imports, also for types alone."""
+    return {
+        name: {target for target in imported(path) & sources.keys() if package_of(target) == package_of(name)}
+        for name, path in sources.items()
+    }
+
+
+def test_modules_of_a_package_import_each_other_in_no_circle() -> None:
+    assert not circles_among(within_packages(SOURCES))
+
+
 def test_every_floor_has_modules() -> None:
     assert set(FLOOR_OF) == {package_of(name) for name in SOURCES}
 
@@ -198,6 +211,16 @@ def test_imported_sees_what_it_should(tmp_path: Path) -> None:
         "import os.path\ndef f():\n    from vgpu import plugin\n    from vgpu.config import errors, nothing\n"
     )
     assert imported(path) == {"os.path", "vgpu.plugin", "vgpu.config.errors", "vgpu.config"}
+
+
+def test_circles_of_modules_are_found(tmp_path: Path) -> None:
+    names = ["vgpu.node.ctl.set", "vgpu.node.ctl.status", "vgpu.node.daemon.lender"]
+    paths = {name: tmp_path / f"{name}.py" for name in names}
+    paths[names[0]].write_text(f"def f():\n    import {names[1]}\n")
+    paths[names[1]].write_text(f"from vgpu.node.ctl import set\nimport {names[2]}\n")
+    paths[names[2]].write_text(f"import {names[1]}\n")
+    assert all(name in SOURCES for name in names)
+    assert circles_among(within_packages(paths)) == [(names[0], names[1])]
 
 
 @pytest.mark.parametrize(
