@@ -47,7 +47,7 @@ LIBVCUDA = Component(
     free=("trampolines.def",),
     include=("libvcuda/include",),
 )
-CIRCLE_OF_CUDA = """allocation capture context copy engine event graph graph_condition graph_memory ipc ipc_event memory
+CIRCLE_OF_CUDA = """allocation capture context copy engine event graph_memory ipc ipc_event memory
     module multicast pool pool_place queue share stream variable vmm watch"""
 SIMULATOR = Component(
     "libvcuda/sim",
@@ -57,10 +57,7 @@ SIMULATOR = Component(
     # NVML's ABI, which nvidia-smi speaks and the simulated library implements; and what the build generates.
     free=("nvml/types.h", "other_names.def"),
     include=("libvcuda/include",),
-    circles=(
-        tuple(f"cuda/{name}" for name in CIRCLE_OF_CUDA.split()),
-        ("cuda/cubin", "cuda/image", "cuda/ptx"),
-    ),
+    circles=(tuple(f"cuda/{name}" for name in CIRCLE_OF_CUDA.split()),),
 )
 GATE = Component("hook/gate")
 COMPONENTS = (LIBVCUDA, SIMULATOR, GATE)

@@ -12,11 +12,49 @@ struct sim_graph *sim_graph_new(void)
 	return sim_object_create(sizeof(struct sim_graph), SIM_GRAPH, NULL);
 }
 
+void sim_graph_choice_free(struct sim_choice *choice)
+{
+	for (unsigned i = 0; choice && i < choice->size; i++)
+		if (choice->bodies[i])
+			sim_graph_free(choice->bodies[i]);
+	free(choice);
+}
+
+static struct sim_choice *allocate_choice(int type, unsigned value, unsigned size)
+{
+	struct sim_choice *choice = calloc(1, sizeof *choice + size * sizeof *choice->bodies);
+
+	if (choice)
+		*choice = (struct sim_choice){.type = type, .value = value, .size = size};
+	return choice;
+}
+
+static void keep_body(struct sim_graph *body)
+{
+	body->is_child = body->is_body = true;
+}
+
+struct sim_choice *sim_graph_choice_new(int type, unsigned value, unsigned size)
+{
+	struct sim_choice *choice = allocate_choice(type, value, size);
+
+	for (unsigned i = 0; choice && i < size; i++) {
+		choice->bodies[i] = sim_graph_new();
+		if (choice->bodies[i]) {
+			keep_body(choice->bodies[i]);
+			continue;
+		}
+		sim_graph_choice_free(choice);
+		return NULL;
+	}
+	return choice;
+}
+
 static void free_node(struct sim_node *node)
 {
 	if (node->child)
 		sim_graph_free(node->child);
-	sim_graph_condition_choice_drop(node);
+	sim_graph_choice_free(node->choice);
 	free(node->dependencies);
 	free(node->attributes);
 	sim_object_destroy(node);
@@ -27,7 +65,11 @@ void sim_graph_free(struct sim_graph *graph)
 	for (size_t i = 0; i < graph->count; i++)
 		free_node(graph->nodes[i]);
 	free(graph->nodes);
-	sim_graph_condition_drop_all(graph);
+	while (graph->conditions) {
+		struct sim_condition *condition = graph->conditions;
+		graph->conditions = condition->next;
+		sim_object_destroy(condition);
+	}
 	sim_object_destroy(graph);
 }
 
@@ -135,6 +177,18 @@ static struct sim_node *copy_of(const struct sim_graph *graph, const struct sim_
 	return NULL;
 }
 
+static CUresult clone_choice(struct sim_node *node, const struct sim_choice *from)
+{
+	node->choice = allocate_choice(from->type, from->value, from->size);
+	if (!node->choice)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	for (unsigned i = 0; i < from->size; i++) {
+		TRY(sim_graph_clone(&node->choice->bodies[i], from->bodies[i]));
+		keep_body(node->choice->bodies[i]);
+	}
+	return CUDA_SUCCESS;
+}
+
 static CUresult clone_node(struct sim_graph *graph, struct sim_node *original)
 {
 	struct sim_node *node;
@@ -147,7 +201,7 @@ static CUresult clone_node(struct sim_graph *graph, struct sim_node *original)
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (original->choice)
-		return sim_graph_condition_choice_clone(node, original);
+		return clone_choice(node, original->choice);
 	if (!original->child)
 		return CUDA_SUCCESS;
 	CUresult result = sim_graph_clone(&node->child, original->child);

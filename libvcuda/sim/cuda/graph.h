@@ -34,6 +34,21 @@ struct sim_graph {
 	struct sim_graph *original;
 };
 
+/* A handle of a conditional node, see cuda/graph_condition.c. */
+struct sim_condition {
+	struct sim_object object;
+	struct sim_condition *next; /* the next one of the same graph */
+	unsigned value;
+	bool is_used;               /* a handle belongs to one node only */
+};
+
+/* The bodies of a conditional node and what decides among them. */
+struct sim_choice {
+	int type;
+	unsigned value, size;
+	struct sim_graph *bodies[];
+};
+
 /* One launchable item: a node's work. Steps are in an order that honours all dependencies. */
 struct sim_step {
 	struct sim_node *node; /* only compared: the node may be freed; NULL: the beginning of a child graph */
@@ -73,9 +88,9 @@ struct sim_graph *sim_graph_new(void);
 CUresult sim_graph_clone(struct sim_graph **out, struct sim_graph *original);
 /* The graph that runs in place of the node (a child graph or the chosen body); NULL: the node's own work runs. */
 struct sim_graph *sim_graph_condition_runs(const struct sim_node *node);
-CUresult sim_graph_condition_choice_clone(struct sim_node *node, const struct sim_node *original);
-void sim_graph_condition_choice_drop(struct sim_node *node);
-void sim_graph_condition_drop_all(struct sim_graph *graph);
+/* An empty choice; its bodies are empty graphs. NULL: no memory. */
+struct sim_choice *sim_graph_choice_new(int type, unsigned value, unsigned size);
+void sim_graph_choice_free(struct sim_choice *choice);
 void sim_graph_free(struct sim_graph *graph);
 CUresult sim_graph_add(struct sim_graph *graph, const CUgraphNode *dependencies, size_t count,
                        const struct sim_work *work, struct sim_node **node);

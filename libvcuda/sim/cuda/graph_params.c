@@ -22,7 +22,7 @@ CUresult cuGraphAddEventWaitNode(NODE, CUevent event);
 CUresult cuGraphAddMemAllocNode(NODE, CUDA_MEM_ALLOC_NODE_PARAMS *p);
 CUresult cuGraphAddMemFreeNode(NODE, CUdeviceptr pointer);
 CUresult cuGraphAddBatchMemOpNode(NODE, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p);
-CUresult sim_graph_condition_choice_add(NODE, CUDA_CONDITIONAL_NODE_PARAMS *p);
+CUresult sim_graph_condition_add(NODE, CUDA_CONDITIONAL_NODE_PARAMS *p);
 
 CUresult cuGraphKernelNodeSetParams_v2(SET const CUDA_KERNEL_NODE_PARAMS *p);
 CUresult cuGraphMemcpyNodeSetParams(SET const CUDA_MEMCPY3D *p);
@@ -72,7 +72,7 @@ SIM_EXPORT CUresult cuGraphAddNode(NODE, CUgraphNodeParams *p)
 	case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
 		return cuGraphAddBatchMemOpNode(node, graph, dependencies, count, &p->memOp);
 	case CU_GRAPH_NODE_TYPE_CONDITIONAL:
-		return sim_graph_condition_choice_add(node, graph, dependencies, count, &p->conditional);
+		return sim_graph_condition_add(node, graph, dependencies, count, &p->conditional);
 	default: return p->type < 0 || p->type > CU_GRAPH_NODE_TYPE_CONDITIONAL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
 	}
 }
