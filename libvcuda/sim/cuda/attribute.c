@@ -1,6 +1,6 @@
 /*
  * Device attributes. A table holds the values that all cards share; the rest comes from the card's profile and its
- * compute capability. Properties of contexts and functions are elsewhere (cuda/context_settings.c, cuda/function.c).
+ * compute capability. Properties of functions are in cuda/function.c.
  */
 #include "cuda/physical.h"
 

@@ -1,7 +1,7 @@
 /*
  * Contexts: each thread's stack of current contexts, primary contexts, creation and destruction, limits, and access to
- * peers. A process' first context on a card is charged to the ledger. Settings without an effect here are in
- * cuda/context_settings.c.
+ * peers. A process' first context on a card is charged to the ledger. Settings without an effect here are the
+ * ACCEPTED lines of cuda/entries.def.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -375,4 +375,33 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice number, unsigned *flags,
 	*flags = device->primary_flags;
 	*active = device->primary && device->primary->alive;
 	return sim_object_unlock(CUDA_SUCCESS);
+}
+
+/* The interface before primary contexts: each attach needs a detach, and the last detach destroys the context. */
+SIM_EXPORT CUresult cuCtxAttach(CUcontext *out, unsigned flags)
+{
+	struct sim_context *context;
+
+	TRY(sim_context_current(&context));
+	if (!out || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&sim_driver.lock);
+	context->attached++;
+	pthread_mutex_unlock(&sim_driver.lock);
+	*out = context;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuCtxDetach(CUcontext context)
+{
+	struct sim_context *current;
+	CUresult result = sim_context_current(&current);
+
+	if (result != CUDA_SUCCESS || current != context)
+		return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_CONTEXT : result;
+	pthread_mutex_lock(&sim_driver.lock);
+	bool is_last = context->attached == 0;
+	context->attached -= !is_last;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return is_last ? cuCtxDestroy_v2(context) : CUDA_SUCCESS;
 }

@@ -8,18 +8,6 @@
 #include "cuda/structs.h"
 #include "cuda/work.h"
 
-/* Managed variables, and functions for both host and device, are not read from images. */
-SIM_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *pointer, size_t *size, void *library, const char *name)
-{
-	TRY((pointer || size) && name ? sim_object_lock(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE);
-	return sim_object_unlock(CUDA_ERROR_NOT_FOUND);
-}
-
-SIM_EXPORT CUresult cuLibraryGetUnifiedFunction(void **function, void *library, const char *name)
-{
-	return cuLibraryGetManaged((CUdeviceptr *)function, NULL, library, name);
-}
-
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared);
 
 #define CLUSTER 8 /* blocks in a cluster: the number that every card with clusters supports */
@@ -48,15 +36,6 @@ static CUresult lock_clustered(const void *out, CUfunction function, const CUlau
 	return sim_object_unlock(card->compute_major >= 9 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED);
 }
 
-SIM_EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction function, const CUlaunchConfig *config)
-{
-	unsigned sm_count;
-
-	TRY(lock_clustered(size, function, config, &sm_count));
-	*size = CLUSTER;
-	return CUDA_SUCCESS;
-}
-
 SIM_EXPORT CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const CUlaunchConfig *config)
 {
 	unsigned sm_count;
@@ -75,9 +54,7 @@ SIM_EXPORT CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction funct
 
 /* Tensor maps: 128 bytes that only kernels read. */
 struct tensor_map {
-	char magic[8] __attribute__((nonstring)); /* without a NUL */
-	uint64_t address;
-	char rest[112];
+	char bytes[128];
 };
 
 static CUresult check_tensor(const void *map, int rank, const void *address)
@@ -105,13 +82,6 @@ static CUresult check_shape(unsigned rank, const uint64_t *extent, const uint64_
 	return CUDA_SUCCESS;
 }
 
-static CUresult encode(struct tensor_map *map, CUresult result, const void *address)
-{
-	if (result == CUDA_SUCCESS)
-		*map = (struct tensor_map){.magic = "vgpu-map", .address = (uint64_t)(uintptr_t)address};
-	return result;
-}
-
 SIM_EXPORT CUresult cuTensorMapEncodeTiled(struct tensor_map *map, int type, unsigned rank, void *address,
                                            const uint64_t *extent, const uint64_t *strides, const unsigned *box,
                                            const unsigned *steps, int interleave, int swizzle, int promotion, int fill)
@@ -125,31 +95,9 @@ SIM_EXPORT CUresult cuTensorMapEncodeTiled(struct tensor_map *map, int type, uns
 			result = CUDA_ERROR_INVALID_VALUE;
 	if (type < 0 || interleave < 0 || swizzle < 0 || promotion < 0 || fill < 0 || fill > 1)
 		result = CUDA_ERROR_INVALID_VALUE;
-	return encode(map, result, address);
-}
-
-SIM_EXPORT CUresult cuTensorMapEncodeIm2col(struct tensor_map *map, int type, unsigned rank, void *address,
-                                            const uint64_t *extent, const uint64_t *strides, const int *lower,
-                                            const int *upper, unsigned channels, unsigned pixels, const unsigned *steps,
-                                            int interleave, int swizzle, int promotion, int fill)
-{
-	CUresult result = check_tensor(map, (int)rank, address);
-
 	if (result == CUDA_SUCCESS)
-		result = rank >= 3 ? check_shape(rank, extent, strides, steps) : CUDA_ERROR_INVALID_VALUE;
-	if (!lower || !upper || !channels || channels > 256 || !pixels || pixels > 1024 || type < 0 || interleave < 0 ||
-	    swizzle < 0 || promotion < 0 || fill < 0)
-		result = result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
-	return encode(map, result, address);
-}
-
-SIM_EXPORT CUresult cuTensorMapReplaceAddress(struct tensor_map *map, void *address)
-{
-	TRY(check_tensor(map, 1, address));
-	if (memcmp(map->magic, "vgpu-map", sizeof map->magic))
-		return CUDA_ERROR_INVALID_VALUE;
-	map->address = (uint64_t)(uintptr_t)address;
-	return CUDA_SUCCESS;
+		memset(map, 0, sizeof *map);
+	return result;
 }
 
 /*
@@ -158,15 +106,6 @@ SIM_EXPORT CUresult cuTensorMapReplaceAddress(struct tensor_map *map, void *addr
  */
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
-
-SIM_EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice *device)
-{
-	struct sim_context *context;
-
-	TRY(device ? sim_stream_context(stream, &context) : CUDA_ERROR_INVALID_VALUE);
-	*device = context->device;
-	return CUDA_SUCCESS;
-}
 
 /* The attributes state when a source may be read; here it is read in stream order. */
 SIM_EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes,

@@ -122,3 +122,15 @@ SIM_EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice pe
 		       sim_state_linked(sim_driver.devices[device].card, sim_driver.devices[peer].card);
 	return result;
 }
+
+/* rank, access, atomics, arrays: all or none, depending on NVLink */
+SIM_EXPORT CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice from, CUdevice to)
+{
+	TRY(sim_device(from));
+	TRY(sim_device(to));
+	if (!value || attribute < 1 || attribute > 4 || from == to)
+		return CUDA_ERROR_INVALID_VALUE;
+	bool linked = sim_state_linked(sim_driver.devices[from].card, sim_driver.devices[to].card);
+	*value = attribute == 1 ? 0 : linked;
+	return CUDA_SUCCESS;
+}

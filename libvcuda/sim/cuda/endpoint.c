@@ -61,20 +61,6 @@ SIM_EXPORT CUresult cuLogicalEndpointIdReserve(unsigned *id, unsigned count)
 	return sim_object_unlock(run == count ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-SIM_EXPORT CUresult cuLogicalEndpointIdRelease(unsigned id, unsigned count)
-{
-	struct endpoint *first = lock_endpoints(id, count);
-
-	if (!first)
-		return CUDA_ERROR_INVALID_VALUE;
-	for (unsigned i = 0; i < count; i++)
-		if (first[i].size)
-			return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
-	for (unsigned i = 0; i < count; i++)
-		first[i].is_reserved = false;
-	return sim_object_unlock(CUDA_SUCCESS);
-}
-
 SIM_EXPORT CUresult cuLogicalEndpointGetLimits(uint64_t *alignment, uint64_t *size,
                                                const CUlogicalEndpointProp *properties)
 {
@@ -104,18 +90,6 @@ SIM_EXPORT CUresult cuLogicalEndpointCreate(unsigned id, const CUlogicalEndpoint
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	endpoint->size = properties->size;
 	endpoint->device = properties->device;
-	return sim_object_unlock(CUDA_SUCCESS);
-}
-
-SIM_EXPORT CUresult cuLogicalEndpointQuery(unsigned id, unsigned count, int *status)
-{
-	const struct endpoint *first = status ? lock_endpoints(id, count) : NULL;
-
-	if (!first)
-		return CUDA_ERROR_INVALID_VALUE;
-	*status = 1;
-	for (unsigned i = 0; i < count; i++)
-		*status &= first[i].size > 0;
 	return sim_object_unlock(CUDA_SUCCESS);
 }
 

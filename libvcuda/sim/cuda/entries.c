@@ -13,6 +13,7 @@
 #define THREAD(base, since, symbol, target) DECLARE(symbol)
 #define STREAM(base, since, symbol, target, argument) DECLARE(symbol)
 #define THREAD_ENTRY(base, since, symbol) DECLARE(symbol)
+#define ACCEPTED(base, since, symbol) DECLARE(symbol)
 #define ABSENT(base, since, symbol) DECLARE(symbol)
 #define ALIAS(base, since, symbol)
 #include "cuda/entries.def"
@@ -21,6 +22,7 @@
 #undef THREAD
 #undef STREAM
 #undef THREAD_ENTRY
+#undef ACCEPTED
 #undef ABSENT
 #undef ALIAS
 
@@ -29,6 +31,7 @@
 #define THREAD(base, since, symbol, target) SIM_TRAMPOLINE(symbol, target)
 #define STREAM(base, since, symbol, target, argument) SIM_STREAM_TRAMPOLINE(symbol, target, argument)
 #define THREAD_ENTRY(base, since, symbol)
+#define ACCEPTED(base, since, symbol) SIM_TRAMPOLINE(symbol, sim_absent_accepted)
 #define ABSENT(base, since, symbol) SIM_TRAMPOLINE(symbol, sim_absent)
 #define ALIAS(base, since, symbol)
 #include "cuda/entries.def"
@@ -37,6 +40,7 @@
 #undef THREAD
 #undef STREAM
 #undef THREAD_ENTRY
+#undef ACCEPTED
 #undef ABSENT
 #undef ALIAS
 
@@ -49,6 +53,7 @@ const struct sim_entry sim_entries[] = {
 #define THREAD(base, since, symbol, target) {#base, since, true, symbol},
 #define STREAM(base, since, symbol, target, argument) {#base, since, true, symbol},
 #define THREAD_ENTRY(base, since, symbol) {#base, since, true, symbol},
+#define ACCEPTED(base, since, symbol) {#base, since, SIM_IS_THREAD(#symbol), symbol},
 #define ABSENT(base, since, symbol) {#base, since, SIM_IS_THREAD(#symbol), symbol},
 #define ALIAS(base, since, symbol) {#base, since, false, symbol},
 #include "cuda/entries.def"

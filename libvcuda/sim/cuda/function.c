@@ -60,19 +60,6 @@ SIM_EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute
 	return sim_object_unlock(CUDA_SUCCESS);
 }
 
-SIM_EXPORT CUresult cuFuncSetCacheConfig(CUfunction function, int config)
-{
-	CUresult result =
-		config >= 0 && config <= 3 ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
-
-	return result == CUDA_SUCCESS ? sim_object_unlock(CUDA_SUCCESS) : result;
-}
-
-SIM_EXPORT CUresult cuFuncSetSharedMemConfig(CUfunction function, int config)
-{
-	return cuFuncSetCacheConfig(function, config);
-}
-
 SIM_EXPORT CUresult cuFuncGetModule(CUmodule *module, CUfunction function)
 {
 	TRY(module ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE);
@@ -97,21 +84,6 @@ SIM_EXPORT CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t
 	if (size)
 		*size = kernel->parameters[index].size;
 	return sim_object_unlock(CUDA_SUCCESS);
-}
-
-/* Loading is eager: every existing function is loaded. */
-SIM_EXPORT CUresult cuFuncIsLoaded(int *state, CUfunction function)
-{
-	TRY(state ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE);
-	*state = 1;
-	return sim_object_unlock(CUDA_SUCCESS);
-}
-
-SIM_EXPORT CUresult cuFuncLoad(CUfunction function)
-{
-	int state;
-
-	return cuFuncIsLoaded(&state, function);
 }
 
 static unsigned blocks_per_sm(const struct sim_card *card, int threads, size_t shared)
@@ -174,13 +146,4 @@ SIM_EXPORT CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfu
                                                      shared_of_block shared_of, size_t shared, int limit)
 {
 	return cuOccupancyMaxPotentialBlockSizeWithFlags(grid, block, function, shared_of, shared, limit, 0);
-}
-
-SIM_EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction function, int blocks, int threads)
-{
-	if (!bytes || blocks <= 0 || threads <= 0)
-		return CUDA_ERROR_INVALID_VALUE;
-	TRY(sim_object_lock(function, SIM_FUNCTION));
-	*bytes = sim_attribute_shared_per_sm(sim_device_card(function->object.context->device)) / (size_t)blocks - 1024;
-	return sim_object_unlock(CUDA_SUCCESS);
 }

@@ -1,5 +1,5 @@
 /*
- * Graphs and their edges: creating, cloning, destroying, listing, adding and removing dependencies. Nodes by kind are
+ * Graphs and their edges: creating, cloning, destroying, listing and adding dependencies. Nodes by kind are
  * in cuda/graph_nodes.c, what runs in cuda/graph_plan.c and cuda/graph_exec.c.
  */
 #include <stdlib.h>
@@ -56,7 +56,6 @@ static void free_node(struct sim_node *node)
 		sim_graph_free(node->child);
 	sim_graph_choice_free(node->choice);
 	free(node->dependencies);
-	free(node->attributes);
 	sim_object_destroy(node);
 }
 
@@ -232,13 +231,6 @@ SIM_EXPORT CUresult cuGraphClone(CUgraph *out, CUgraph original)
 	return sim_object_unlock(sim_graph_clone(out, original));
 }
 
-SIM_EXPORT CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode original, CUgraph graph)
-{
-	TRY(sim_graph_lock(graph, NULL, 0, out));
-	*out = copy_of(graph, original);
-	return sim_object_unlock(*out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
-}
-
 SIM_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies,
                                              size_t count, CUgraph child)
 {
@@ -300,17 +292,15 @@ SIM_EXPORT CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_
 	return sim_object_unlock(list_nodes(graph, true, nodes, count));
 }
 
-/* The edges from `from` (NULL: any node) to `to` (NULL: any node). */
-static CUresult list_edges(const struct sim_graph *graph, const struct sim_node *from_node,
-                           const struct sim_node *to_node, CUgraphNode *from, CUgraphNode *to, size_t *count)
+/* The edges to `to_node`; NULL: all edges. */
+static CUresult list_edges(const struct sim_graph *graph, const struct sim_node *to_node, CUgraphNode *from,
+                           CUgraphNode *to, size_t *count)
 {
 	size_t room = from || to ? *count : 0, found = 0;
 
 	for (size_t i = 0; i < graph->count; i++) {
 		struct sim_node *node = graph->nodes[i];
 		for (size_t j = 0; (!to_node || node == to_node) && j < node->dependency_count; j++) {
-			if (from_node && node->dependencies[j] != from_node)
-				continue;
 			if (found < room && from)
 				from[found] = node->dependencies[j];
 			if (found < room && to)
@@ -326,19 +316,13 @@ static CUresult list_edges(const struct sim_graph *graph, const struct sim_node 
 SIM_EXPORT CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count)
 {
 	TRY(sim_graph_lock(graph, NULL, 0, count));
-	return sim_object_unlock(list_edges(graph, NULL, NULL, from, to, count));
+	return sim_object_unlock(list_edges(graph, NULL, from, to, count));
 }
 
 SIM_EXPORT CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *dependencies, size_t *count)
 {
 	TRY(count ? sim_graph_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE);
-	return sim_object_unlock(list_edges(node->graph, NULL, node, dependencies, NULL, count));
-}
-
-SIM_EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *dependents, size_t *count)
-{
-	TRY(count ? sim_graph_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE);
-	return sim_object_unlock(list_edges(node->graph, node, NULL, NULL, dependents, count));
+	return sim_object_unlock(list_edges(node->graph, node, dependencies, NULL, count));
 }
 
 static bool reaches(struct sim_node *from, const struct sim_node *node)
@@ -374,47 +358,4 @@ SIM_EXPORT CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *fro
 			result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	return sim_object_unlock(result);
-}
-
-static bool forget(struct sim_node *node, const struct sim_node *dependency)
-{
-	for (size_t i = 0; i < node->dependency_count; i++) {
-		if (node->dependencies[i] != dependency)
-			continue;
-		node->dependencies[i] = node->dependencies[--node->dependency_count];
-		return true;
-	}
-	return false;
-}
-
-SIM_EXPORT CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
-                                              size_t count)
-{
-	CUresult result = sim_graph_lock(graph, from, count, &graph);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++)
-		if (!to || !sim_object_is(to[i], SIM_NODE) || to[i]->graph != graph || !forget(to[i], from[i]))
-			result = CUDA_ERROR_INVALID_VALUE;
-	return sim_object_unlock(result);
-}
-
-SIM_EXPORT CUresult cuGraphDestroyNode(CUgraphNode node)
-{
-	size_t left = 0;
-
-	TRY(sim_graph_lock_node(node, -1));
-	if (node->work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->work.type == CU_GRAPH_NODE_TYPE_MEM_FREE)
-		return sim_object_unlock(CUDA_ERROR_NOT_SUPPORTED);
-	struct sim_graph *graph = node->graph;
-	for (size_t i = 0; i < graph->count; i++) {
-		while (forget(graph->nodes[i], node))
-			;
-		if (graph->nodes[i] != node)
-			graph->nodes[left++] = graph->nodes[i];
-	}
-	graph->count = left;
-	free_node(node);
-	return sim_object_unlock(CUDA_SUCCESS);
 }

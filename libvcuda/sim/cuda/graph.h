@@ -19,7 +19,6 @@ struct sim_node {
 	struct sim_node **dependencies;
 	size_t dependency_count;
 	struct sim_node *original; /* the node in the graph that this one was cloned from */
-	struct sim_attributes *attributes; /* NULL: none was set */
 	size_t step;               /* number of its last step, while a plan is made */
 	bool visited;
 };

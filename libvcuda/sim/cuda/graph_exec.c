@@ -62,13 +62,6 @@ SIM_EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 	return sim_object_unlock(CUDA_SUCCESS);
 }
 
-SIM_EXPORT CUresult cuGraphExecGetFlags(CUgraphExec exec, unsigned long long *flags)
-{
-	TRY(flags ? sim_object_lock(exec, SIM_EXEC) : CUDA_ERROR_INVALID_VALUE);
-	*flags = exec->flags;
-	return sim_object_unlock(CUDA_SUCCESS);
-}
-
 enum {
 	UPDATE_SUCCESS,
 	UPDATE_ERROR,
@@ -167,15 +160,6 @@ SIM_EXPORT CUresult cuGraphNodeSetEnabled(CUgraphExec exec, CUgraphNode node, un
 	struct sim_step *step = find_step(exec, node);
 	if (step)
 		step->disabled = !enabled;
-	return sim_object_unlock(step ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
-}
-
-SIM_EXPORT CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode node, unsigned *enabled)
-{
-	TRY(enabled ? sim_object_lock(exec, SIM_EXEC) : CUDA_ERROR_INVALID_VALUE);
-	const struct sim_step *step = find_step(exec, node);
-	if (step)
-		*enabled = !step->disabled;
 	return sim_object_unlock(step ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 

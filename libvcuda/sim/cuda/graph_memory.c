@@ -72,22 +72,6 @@ SIM_EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute,
 	return sim_object_unlock(CUDA_SUCCESS);
 }
 
-/* Only the high marks can be set, and only to 0: they restart from there. */
-SIM_EXPORT CUresult cuDeviceSetGraphMemAttribute(CUdevice device, int attribute, void *value)
-{
-	TRY(sim_device(device));
-	if (!value || *(uint64_t *)value ||
-	    (attribute != CU_GRAPH_MEM_ATTR_USED_MEM_HIGH && attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH))
-		return CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_lock(&sim_driver.lock);
-	struct sim_graph_memory *graphs = &sim_driver.devices[device].graphs;
-	if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
-		graphs->used_high = graphs->used;
-	else
-		graphs->reserved_high = graphs->reserved;
-	return sim_object_unlock(CUDA_SUCCESS);
-}
-
 SIM_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                                            size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {

@@ -159,24 +159,6 @@ SIM_EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_K
 	return sim_graph_nodes_change(node, sim_graph_nodes_launch_from(p, true, &work), &work);
 }
 
-SIM_EXPORT CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D *p)
-{
-	struct sim_work work;
-	return sim_graph_nodes_change(node, copy_from(p, &work), &work);
-}
-
-SIM_EXPORT CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *p)
-{
-	struct sim_work work;
-	return sim_graph_nodes_change(node, sim_graph_nodes_fill_from(p, &work), &work);
-}
-
-SIM_EXPORT CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS *p)
-{
-	struct sim_work work;
-	return sim_graph_nodes_change(node, host_from(p, &work), &work);
-}
-
 SIM_EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                                    const CUDA_KERNEL_NODE_PARAMS *p)
 {
@@ -213,31 +195,6 @@ SIM_EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode n
 	return sim_graph_nodes_change_step(exec, node, host_from(p, &work), &work);
 }
 
-SIM_EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event)
-{
-	struct sim_work work;
-	return sim_graph_nodes_change_step(exec, node, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work),
-	                                   &work);
-}
-
-SIM_EXPORT CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event)
-{
-	struct sim_work work;
-	return sim_graph_nodes_change(node, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
-}
-
-SIM_EXPORT CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event)
-{
-	struct sim_work work;
-	return sim_graph_nodes_change(node, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
-}
-
-SIM_EXPORT CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event)
-{
-	struct sim_work work;
-	return sim_graph_nodes_change_step(exec, node, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
-}
-
 /* Argument values are not kept, because nothing computes with them. */
 static CUresult get_launch(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out, size_t size)
 {
@@ -261,53 +218,4 @@ SIM_EXPORT CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NOD
 SIM_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out)
 {
 	return get_launch(node, out, sizeof *out);
-}
-
-/* An array is reported as the memory behind it. */
-SIM_EXPORT CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *out)
-{
-	TRY(out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_MEMCPY) : CUDA_ERROR_INVALID_VALUE);
-	const struct sim_copy *copy = &node->work.copy;
-	*out = (CUDA_MEMCPY3D){
-		.srcXInBytes = copy->from.x, .srcY = copy->from.y, .srcZ = copy->from.z,
-		.srcMemoryType = copy->from.on_card ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_UNIFIED,
-		.srcDevice = copy->from.base, .srcPitch = copy->from.pitch, .srcHeight = copy->from.rows,
-		.dstXInBytes = copy->to.x, .dstY = copy->to.y, .dstZ = copy->to.z,
-		.dstMemoryType = copy->to.on_card ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_UNIFIED,
-		.dstDevice = copy->to.base, .dstPitch = copy->to.pitch, .dstHeight = copy->to.rows,
-		.WidthInBytes = copy->width, .Height = copy->height, .Depth = copy->depth,
-	};
-	return sim_object_unlock(CUDA_SUCCESS);
-}
-
-SIM_EXPORT CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *out)
-{
-	TRY(out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_MEMSET) : CUDA_ERROR_INVALID_VALUE);
-	const struct sim_fill *fill = &node->work.fill;
-	*out = (CUDA_MEMSET_NODE_PARAMS){fill->to, fill->pitch, fill->value, fill->element, fill->width, fill->height};
-	return sim_object_unlock(CUDA_SUCCESS);
-}
-
-SIM_EXPORT CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS *out)
-{
-	TRY(out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_HOST) : CUDA_ERROR_INVALID_VALUE);
-	*out = (CUDA_HOST_NODE_PARAMS){node->work.host.function, node->work.host.argument};
-	return sim_object_unlock(CUDA_SUCCESS);
-}
-
-static CUresult get_event(CUgraphNode node, int type, CUevent *event)
-{
-	TRY(event ? sim_graph_lock_node(node, type) : CUDA_ERROR_INVALID_VALUE);
-	*event = node->work.event;
-	return sim_object_unlock(CUDA_SUCCESS);
-}
-
-SIM_EXPORT CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent *event)
-{
-	return get_event(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event);
-}
-
-SIM_EXPORT CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode node, CUevent *event)
-{
-	return get_event(node, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event);
 }

@@ -8,7 +8,6 @@
 #include "cuda/graph.h"
 
 #define NODE CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count
-#define SET CUgraphNode node,
 #define STEP CUgraphExec exec, CUgraphNode node,
 
 CUresult cuGraphAddKernelNode_v2(NODE, const CUDA_KERNEL_NODE_PARAMS *p);
@@ -21,31 +20,17 @@ CUresult cuGraphAddEventRecordNode(NODE, CUevent event);
 CUresult cuGraphAddEventWaitNode(NODE, CUevent event);
 CUresult cuGraphAddMemAllocNode(NODE, CUDA_MEM_ALLOC_NODE_PARAMS *p);
 CUresult cuGraphAddMemFreeNode(NODE, CUdeviceptr pointer);
-CUresult cuGraphAddBatchMemOpNode(NODE, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p);
 CUresult sim_graph_condition_add(NODE, CUDA_CONDITIONAL_NODE_PARAMS *p);
-
-CUresult cuGraphKernelNodeSetParams_v2(SET const CUDA_KERNEL_NODE_PARAMS *p);
-CUresult cuGraphMemcpyNodeSetParams(SET const CUDA_MEMCPY3D *p);
-CUresult cuGraphMemsetNodeSetParams(SET const CUDA_MEMSET_NODE_PARAMS *p);
-CUresult cuGraphHostNodeSetParams(SET const CUDA_HOST_NODE_PARAMS *p);
-CUresult cuGraphEventRecordNodeSetEvent(SET CUevent event);
-CUresult cuGraphEventWaitNodeSetEvent(SET CUevent event);
-CUresult cuGraphBatchMemOpNodeSetParams(SET const CUDA_BATCH_MEM_OP_NODE_PARAMS *p);
 
 CUresult cuGraphExecKernelNodeSetParams_v2(STEP const CUDA_KERNEL_NODE_PARAMS *p);
 CUresult cuGraphExecMemcpyNodeSetParams(STEP const CUDA_MEMCPY3D *p, CUcontext context);
 CUresult cuGraphExecMemsetNodeSetParams(STEP const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context);
 CUresult cuGraphExecHostNodeSetParams(STEP const CUDA_HOST_NODE_PARAMS *p);
-CUresult cuGraphExecEventRecordNodeSetEvent(STEP CUevent event);
-CUresult cuGraphExecEventWaitNodeSetEvent(STEP CUevent event);
-CUresult cuGraphExecBatchMemOpNodeSetParams(STEP const CUDA_BATCH_MEM_OP_NODE_PARAMS *p);
 CUresult cuGraphExecChildGraphNodeSetParams(STEP CUgraph child);
 
 CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count);
-CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count);
 CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count);
 CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *dependencies, size_t *count);
-CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *dependents, size_t *count);
 
 static CUresult check_params(const CUgraphNodeParams *p)
 {
@@ -69,8 +54,6 @@ SIM_EXPORT CUresult cuGraphAddNode(NODE, CUgraphNodeParams *p)
 	case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return cuGraphAddEventRecordNode(node, graph, dependencies, count, p->event);
 	case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return cuGraphAddMemAllocNode(node, graph, dependencies, count, &p->alloc);
 	case CU_GRAPH_NODE_TYPE_MEM_FREE: return cuGraphAddMemFreeNode(node, graph, dependencies, count, p->free);
-	case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
-		return cuGraphAddBatchMemOpNode(node, graph, dependencies, count, &p->memOp);
 	case CU_GRAPH_NODE_TYPE_CONDITIONAL:
 		return sim_graph_condition_add(node, graph, dependencies, count, &p->conditional);
 	default: return p->type < 0 || p->type > CU_GRAPH_NODE_TYPE_CONDITIONAL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
@@ -84,22 +67,6 @@ SIM_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CU
 	return cuGraphAddNode(node, graph, dependencies, count, p);
 }
 
-SIM_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *p)
-{
-	if (check_params(p) != CUDA_SUCCESS)
-		return CUDA_ERROR_INVALID_VALUE;
-	switch (p->type) {
-	case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphKernelNodeSetParams_v2(node, &p->kernel);
-	case CU_GRAPH_NODE_TYPE_MEMCPY: return cuGraphMemcpyNodeSetParams(node, &p->memcpy.copy);
-	case CU_GRAPH_NODE_TYPE_MEMSET: return cuGraphMemsetNodeSetParams(node, &p->memset);
-	case CU_GRAPH_NODE_TYPE_HOST: return cuGraphHostNodeSetParams(node, &p->host);
-	case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return cuGraphEventWaitNodeSetEvent(node, p->event);
-	case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return cuGraphEventRecordNodeSetEvent(node, p->event);
-	case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return cuGraphBatchMemOpNodeSetParams(node, &p->memOp);
-	default: return CUDA_ERROR_NOT_SUPPORTED; /* the work of such a node is fixed when it is made */
-	}
-}
-
 SIM_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *p)
 {
 	if (check_params(p) != CUDA_SUCCESS)
@@ -110,9 +77,6 @@ SIM_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node,
 	case CU_GRAPH_NODE_TYPE_MEMSET: return cuGraphExecMemsetNodeSetParams(exec, node, &p->memset, NULL);
 	case CU_GRAPH_NODE_TYPE_HOST: return cuGraphExecHostNodeSetParams(exec, node, &p->host);
 	case CU_GRAPH_NODE_TYPE_GRAPH: return cuGraphExecChildGraphNodeSetParams(exec, node, p->graph);
-	case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return cuGraphExecEventWaitNodeSetEvent(exec, node, p->event);
-	case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return cuGraphExecEventRecordNodeSetEvent(exec, node, p->event);
-	case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return cuGraphExecBatchMemOpNodeSetParams(exec, node, &p->memOp);
 	default: return CUDA_ERROR_NOT_SUPPORTED;
 	}
 }
@@ -122,13 +86,6 @@ SIM_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *
 {
 	(void)data;
 	return cuGraphAddDependencies(graph, from, to, count);
-}
-
-SIM_EXPORT CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
-                                                 const CUgraphEdgeData *data, size_t count)
-{
-	(void)data;
-	return cuGraphRemoveDependencies(graph, from, to, count);
 }
 
 static CUresult clear(CUgraphEdgeData *data, const size_t *count, size_t room, CUresult result)
@@ -150,11 +107,4 @@ SIM_EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode 
 {
 	size_t room = count ? *count : 0;
 	return clear(data, count, room, cuGraphNodeGetDependencies(node, dependencies, count));
-}
-
-SIM_EXPORT CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode *dependents, CUgraphEdgeData *data,
-                                                    size_t *count)
-{
-	size_t room = count ? *count : 0;
-	return clear(data, count, room, cuGraphNodeGetDependentNodes(node, dependents, count));
 }

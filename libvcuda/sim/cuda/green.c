@@ -218,51 +218,6 @@ SIM_EXPORT CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green)
 	return result;
 }
 
-SIM_EXPORT CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource *out, int type)
-{
-	CUresult result;
-	struct sim_context *context = context_of(green, &result);
-
-	return context ? cuCtxGetDevResource(context, out, type) : result;
-}
-
-/* Uses the context's default stream: records what is before it in blocking streams, or makes what follows wait. */
-static CUresult in_order(CUcontext context, CUevent event, bool records)
-{
-	CUcontext popped;
-
-	TRY(cuCtxPushCurrent_v2(context));
-	CUresult result = records ? cuEventRecord(event, NULL) : cuStreamWaitEvent(NULL, event, 0);
-	cuCtxPopCurrent_v2(&popped);
-	return result;
-}
-
-SIM_EXPORT CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
-{
-	return in_order(context, event, true);
-}
-
-SIM_EXPORT CUresult cuCtxWaitEvent(CUcontext context, CUevent event)
-{
-	return in_order(context, event, false);
-}
-
-SIM_EXPORT CUresult cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event)
-{
-	CUresult result;
-	struct sim_context *context = context_of(green, &result);
-
-	return context ? in_order(context, event, true) : result;
-}
-
-SIM_EXPORT CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event)
-{
-	CUresult result;
-	struct sim_context *context = context_of(green, &result);
-
-	return context ? in_order(context, event, false) : result;
-}
-
 SIM_EXPORT CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned flags, int priority)
 {
 	CUcontext popped;
@@ -284,19 +239,6 @@ SIM_EXPORT CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx *out)
 
 	TRY(out ? sim_stream_context(stream, &context) : CUDA_ERROR_INVALID_VALUE);
 	*out = context->green;
-	return CUDA_SUCCESS;
-}
-
-/* MPS calls the number of multiprocessors execution affinity. */
-SIM_EXPORT CUresult cuCtxGetExecAffinity(int affinity[2], int type)
-{
-	struct sim_context *context;
-
-	TRY(sim_context_current(&context));
-	if (!affinity || type)
-		return affinity ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : CUDA_ERROR_INVALID_VALUE;
-	affinity[0] = type;
-	affinity[1] = (int)count_of(context);
 	return CUDA_SUCCESS;
 }
 

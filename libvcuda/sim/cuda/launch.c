@@ -189,39 +189,6 @@ SIM_EXPORT CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z
 	return x > 0 && y > 0 && z > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-SIM_EXPORT CUresult cuFuncSetSharedSize(CUfunction function, unsigned bytes)
-{
-	remember_function(function);
-	earlier.shared = bytes;
-	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuParamSetSize(CUfunction function, unsigned bytes)
-{
-	(void)function;
-	(void)bytes;
-	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuParamSeti(CUfunction function, int offset, unsigned value)
-{
-	(void)value;
-	return cuParamSetSize(function, (unsigned)offset);
-}
-
-SIM_EXPORT CUresult cuParamSetf(CUfunction function, int offset, float value)
-{
-	(void)value;
-	return cuParamSetSize(function, (unsigned)offset);
-}
-
-SIM_EXPORT CUresult cuParamSetv(CUfunction function, int offset, void *value, unsigned bytes)
-{
-	(void)offset;
-	(void)value;
-	return cuParamSetSize(function, bytes);
-}
-
 SIM_EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
 {
 	struct sim_launch described = {.function = function, .grid = {(unsigned)width, (unsigned)height, 1}};

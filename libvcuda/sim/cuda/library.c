@@ -159,21 +159,6 @@ SIM_EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, cons
 	return cuModuleGetFunction(kernel, module, name);
 }
 
-SIM_EXPORT CUresult cuLibraryGetKernelCount(unsigned *kernels, CUlibrary library)
-{
-	TRY(kernels ? sim_object_lock(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE);
-	*kernels = library->image.kernel_count;
-	return sim_object_unlock(CUDA_SUCCESS);
-}
-
-SIM_EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned room, CUlibrary library)
-{
-	CUmodule module;
-
-	TRY(cuLibraryGetModule(&module, library));
-	return cuModuleEnumerateFunctions(kernels, room, module);
-}
-
 SIM_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *pointer, size_t *size, CUlibrary library, const char *name)
 {
 	CUmodule module;
@@ -198,16 +183,6 @@ SIM_EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 	return CUDA_ERROR_INVALID_CONTEXT;
 }
 
-SIM_EXPORT CUresult cuKernelGetName(const char **name, CUkernel kernel)
-{
-	return cuFuncGetName(name, kernel);
-}
-
-SIM_EXPORT CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *size)
-{
-	return cuFuncGetParamInfo(kernel, index, offset, size);
-}
-
 SIM_EXPORT CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device)
 {
 	TRY(sim_device(device));
@@ -218,12 +193,6 @@ SIM_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int val
 {
 	TRY(sim_device(device));
 	return cuFuncSetAttribute(kernel, attribute, value);
-}
-
-SIM_EXPORT CUresult cuKernelSetCacheConfig(CUkernel kernel, int config, CUdevice device)
-{
-	TRY(sim_device(device));
-	return cuFuncSetCacheConfig(kernel, config);
 }
 
 SIM_EXPORT CUresult cuLinkCreate_v2(unsigned count, int *options, void **values, struct sim_link **link)

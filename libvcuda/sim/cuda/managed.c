@@ -15,23 +15,6 @@ static CUresult check_managed(CUdeviceptr pointer, size_t bytes)
 	return sim_object_unlock(managed && bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
-static CUresult check_advice(CUdeviceptr pointer, size_t bytes, int advice)
-{
-	return advice >= 1 && advice <= 6 ? check_managed(pointer, bytes) : CUDA_ERROR_INVALID_VALUE;
-}
-
-SIM_EXPORT CUresult cuMemAdvise(CUdeviceptr pointer, size_t bytes, int advice, CUdevice device)
-{
-	(void)device;
-	return check_advice(pointer, bytes, advice);
-}
-
-SIM_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, int advice, CUmemLocation location)
-{
-	(void)location;
-	return check_advice(pointer, bytes, advice);
-}
-
 static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUstream stream)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
@@ -51,31 +34,6 @@ SIM_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUm
 {
 	(void)location;
 	return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(pointer, bytes, stream);
-}
-
-/*
- * All attributes are numbers. No location is preferred, none was prefetched to, and no device has accessed the range.
- */
-SIM_EXPORT CUresult cuMemRangeGetAttribute(void *out, size_t size, int attribute, CUdeviceptr pointer, size_t bytes)
-{
-	int value = attribute == 1 ? 0 : -2; /* read mostly: no; a device: invalid */
-
-	TRY(check_managed(pointer, bytes));
-	if (!out || size % sizeof value || attribute < 1 || attribute > 4)
-		return CUDA_ERROR_INVALID_VALUE;
-	for (size_t i = 0; i < size; i += sizeof value)
-		memcpy((char *)out + i, &value, sizeof value);
-	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuMemRangeGetAttributes(void **out, size_t *sizes, int *attributes, size_t count,
-                                            CUdeviceptr pointer, size_t bytes)
-{
-	CUresult result = out && sizes && attributes && count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-
-	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++)
-		result = cuMemRangeGetAttribute(out[i], sizes[i], attributes[i], pointer, bytes);
-	return result;
 }
 
 CUresult cuPointerGetAttribute(void *, CUpointer_attribute, CUdeviceptr);
@@ -107,13 +65,4 @@ SIM_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *
 			memset(out[i], attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? 0xff : 0, attribute_bytes(attributes[i]));
 	}
 	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr pointer)
-{
-	int ignored;
-
-	if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
-		return CUDA_ERROR_INVALID_VALUE;
-	return cuPointerGetAttribute(&ignored, attribute, pointer);
 }

@@ -177,24 +177,6 @@ SIM_EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, c
 	return sim_object_unlock(sim_module_function(module, name, function));
 }
 
-SIM_EXPORT CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module)
-{
-	TRY(count ? sim_object_lock(module, SIM_MODULE) : CUDA_ERROR_INVALID_VALUE);
-	*count = module->image.kernel_count;
-	return sim_object_unlock(CUDA_SUCCESS);
-}
-
-SIM_EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned room, CUmodule module)
-{
-	CUresult result = functions ? sim_object_lock(module, SIM_MODULE) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	for (unsigned i = 0; result == CUDA_SUCCESS && i < room && i < module->image.kernel_count; i++)
-		result = sim_module_function(module, module->image.kernels[i].name, &functions[i]);
-	return sim_object_unlock(result);
-}
-
 SIM_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *size, CUmodule module, const char *name)
 {
 	if (!name)
@@ -208,12 +190,4 @@ SIM_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *size, CUm
 	if (size)
 		*size = bytes;
 	return sim_variable_address(module, name, bytes, pointer);
-}
-
-SIM_EXPORT CUresult cuModuleGetLoadingMode(int *mode)
-{
-	if (!mode)
-		return CUDA_ERROR_INVALID_VALUE;
-	*mode = 1; /* eager */
-	return CUDA_SUCCESS;
 }

@@ -74,14 +74,6 @@ SIM_EXPORT CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext *context, struc
 	return cuStreamGetCtx(stream, context);
 }
 
-SIM_EXPORT CUresult cuStreamGetDevResource(CUstream stream, void *resource, int type)
-{
-	CUcontext context;
-
-	TRY(cuStreamGetCtx(stream, &context));
-	return cuCtxGetDevResource(context, resource, type);
-}
-
 /* The argument that selects how to synchronize makes no difference here. */
 SIM_EXPORT CUresult cuLaunchHostFunc_v2(CUstream stream, CUhostFn function, void *argument, unsigned synchronization)
 {

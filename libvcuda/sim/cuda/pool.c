@@ -244,19 +244,6 @@ SIM_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc 
 	return sim_object_unlock(result);
 }
 
-SIM_EXPORT CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, const CUmemLocation *location)
-{
-	CUresult result = flags && location ? sim_pool_lock(pool) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || sim_device(location->id) != CUDA_SUCCESS)
-		result = CUDA_ERROR_INVALID_VALUE;
-	else
-		*flags = location->id == pool->device ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : pool->access[location->id];
-	return sim_object_unlock(result);
-}
-
 /* In a capture the allocation becomes a node. */
 static CUresult capture_allocation(CUdeviceptr *pointer, size_t size, CUdevice device, CUstream stream)
 {

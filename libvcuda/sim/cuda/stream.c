@@ -191,14 +191,6 @@ SIM_EXPORT CUresult cuStreamGetId(CUstream stream, unsigned long long *id)
 	return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned flags)
-{
-	(void)bytes;
-	if (!pointer || (flags != 1 && flags != 2 && flags != 4))
-		return CUDA_ERROR_INVALID_VALUE;
-	return sim_stream_check(stream);
-}
-
 static CUresult submit_host_call(CUstream stream, struct sim_host_call call)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = call};

@@ -2,9 +2,6 @@
  * Texture and surface objects. They are checked and kept; no kernel reads through them. Arrays are in
  * cuda/array.c.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "cuda/array.h"
 
 enum { RESOURCE_ARRAY, RESOURCE_MIPMAP, RESOURCE_LINEAR, RESOURCE_PITCHED };
@@ -26,22 +23,7 @@ typedef struct {
 	unsigned flags;
 } CUDA_RESOURCE_DESC;
 
-typedef struct {
-	int address_mode[3], filter_mode;
-	unsigned flags, anisotropy;
-	int mipmap_filter_mode;
-	float bias, least, most, border[4];
-	int reserved[12];
-} CUDA_TEXTURE_DESC;
-
-typedef struct {
-	int format;
-	size_t width, height, depth;
-	unsigned first_level, last_level, first_layer, last_layer, reserved[16];
-} CUDA_RESOURCE_VIEW_DESC;
-
-_Static_assert(sizeof(CUDA_RESOURCE_DESC) == 144 && sizeof(CUDA_TEXTURE_DESC) == 104 &&
-               sizeof(CUDA_RESOURCE_VIEW_DESC) == 112, "CUDA's structures");
+_Static_assert(sizeof(CUDA_RESOURCE_DESC) == 144, "CUDA_RESOURCE_DESC");
 
 typedef struct sim_texture *CUtexObject; /* a 64-bit integer for the program, like the next type */
 typedef struct sim_texture *CUsurfObject;
@@ -49,9 +31,6 @@ typedef struct sim_texture *CUsurfObject;
 struct sim_texture {
 	struct sim_object object;
 	CUDA_RESOURCE_DESC resource;
-	CUDA_TEXTURE_DESC texture;
-	CUDA_RESOURCE_VIEW_DESC view;
-	bool has_view;
 };
 
 static unsigned element_size(int format)
@@ -110,15 +89,12 @@ static CUresult create_texture(struct sim_texture **out, enum sim_kind kind, con
 	return sim_object_unlock(result);
 }
 
-SIM_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_DESC *resource,
-                                      const CUDA_TEXTURE_DESC *texture, const CUDA_RESOURCE_VIEW_DESC *view)
+/* How a kernel would read through it makes no difference. */
+SIM_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_DESC *resource, const void *texture,
+                                      const void *view)
 {
-	TRY(texture ? create_texture(out, SIM_TEXTURE, resource) : CUDA_ERROR_INVALID_VALUE);
-	(*out)->texture = *texture;
-	(*out)->has_view = view != NULL;
-	if (view)
-		(*out)->view = *view;
-	return CUDA_SUCCESS;
+	(void)view;
+	return texture ? create_texture(out, SIM_TEXTURE, resource) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult lock_texture(const void *out, const struct sim_texture *texture, enum sim_kind kind)
@@ -135,15 +111,6 @@ static CUresult destroy(struct sim_texture *texture, enum sim_kind kind)
 	return sim_object_unlock(CUDA_SUCCESS);
 }
 
-/* Stores `part` of the texture. */
-static CUresult give_part(void *out, const struct sim_texture *texture, enum sim_kind kind, const void *part,
-                          size_t bytes)
-{
-	TRY(lock_texture(out, texture, kind));
-	memcpy(out, part, bytes);
-	return sim_object_unlock(CUDA_SUCCESS);
-}
-
 SIM_EXPORT CUresult cuTexObjectDestroy(CUtexObject texture)
 {
 	return destroy(texture, SIM_TEXTURE);
@@ -151,25 +118,9 @@ SIM_EXPORT CUresult cuTexObjectDestroy(CUtexObject texture)
 
 SIM_EXPORT CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC *out, CUtexObject texture)
 {
-	return give_part(out, texture, SIM_TEXTURE, &texture->resource, sizeof *out);
-}
-
-SIM_EXPORT CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC *out, CUtexObject texture)
-{
-	return give_part(out, texture, SIM_TEXTURE, &texture->texture, sizeof *out);
-}
-
-SIM_EXPORT CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *out, CUtexObject texture)
-{
-	CUresult result = lock_texture(out, texture, SIM_TEXTURE);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (texture->has_view)
-		*out = texture->view;
-	else
-		result = CUDA_ERROR_INVALID_VALUE;
-	return sim_object_unlock(result);
+	TRY(lock_texture(out, texture, SIM_TEXTURE));
+	*out = texture->resource;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuSurfObjectCreate(CUsurfObject *out, const CUDA_RESOURCE_DESC *resource)
@@ -181,18 +132,4 @@ SIM_EXPORT CUresult cuSurfObjectCreate(CUsurfObject *out, const CUDA_RESOURCE_DE
 SIM_EXPORT CUresult cuSurfObjectDestroy(CUsurfObject surface)
 {
 	return destroy(surface, SIM_SURFACE);
-}
-
-SIM_EXPORT CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC *out, CUsurfObject surface)
-{
-	return give_part(out, surface, SIM_SURFACE, &surface->resource, sizeof *out);
-}
-
-SIM_EXPORT CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *width, int format, unsigned channels, CUdevice device)
-{
-	TRY(sim_device(device));
-	if (!width || !element_size(format) || !channels || channels > 4)
-		return CUDA_ERROR_INVALID_VALUE;
-	*width = (size_t)268435456 / channels;
-	return CUDA_SUCCESS;
 }

@@ -187,9 +187,9 @@ static void every_kind(void)
 	node_params fill = {.type = MEMSET, .fill = {.value = 7, .element = 1, .width = 4096, .height = 1}};
 	node_params copy = {.type = MEMCPY, .copy = {.width = 4096, .height = 1, .depth = 1}};
 	node_params gone = {.type = MEM_FREE}, event = {.type = EVENT_RECORD}, conditional = {.type = CONDITIONAL};
-	handle graph, exec, node, attributes, done;
+	handle graph, exec, node, done;
 	unsigned char *pinned;
-	char value[64] = "kept", back[64];
+	char value[64] = "accepted";
 	int type;
 
 	EXPECT(cuEventCreate(&done, 2), OK);
@@ -201,16 +201,12 @@ static void every_kind(void)
 	copy.copy.from = (side){.type = 2, .device = memory.memory.pointer, .pitch = 4096, .height = 1};
 	copy.copy.to = (side){.type = 1, .host = pinned, .pitch = 4096, .height = 1};
 	EXPECT(cuGraphAddNode(&node, graph, &node, 1, &copy), OK);
-	struct { side from, to; size_t width, height, depth; } got;
-	EXPECT(cuGraphMemcpyNodeGetParams(node, &got), OK);
-	EXPECT(got.from.device == memory.memory.pointer && got.width == 4096, 1);
 	EXPECT(cuGraphAddNode(&node, graph, &node, 1, &gone), OK);
 	event.event = done;
 	EXPECT(cuGraphAddNode(&node, graph, &node, 1, &event), OK);
 	EXPECT(cuGraphNodeGetType(node, &type), OK);
 	EXPECT(type, EVENT_RECORD);
 	event.type = WAIT_EVENT;
-	EXPECT(cuGraphNodeSetParams(node, &event), INVALID_VALUE);
 	EXPECT(cuGraphAddNode(&node, graph, NULL, 0, &conditional), INVALID_VALUE);
 	conditional.type = 99;
 	EXPECT(cuGraphAddNode(&node, graph, NULL, 0, &conditional), INVALID_VALUE);
@@ -220,44 +216,17 @@ static void every_kind(void)
 	EXPECT(launch_time(exec) > 0, 1);
 	EXPECT(pinned[4095], 7);
 	EXPECT(cuEventQuery(done), OK);
-	fill.last = 0;
-	fill.fill.value = 9;
 
 	node_params one = kernel(short_spin);
 	EXPECT(cuGraphAddNode(&node, graph, NULL, 0, &one), OK);
-	EXPECT(cuGraphAddNode(&attributes, graph, NULL, 0, &one), OK);
 	EXPECT(cuGraphKernelNodeSetAttribute(node, 8, value), OK);
-	EXPECT(cuGraphKernelNodeSetAttribute(node, 0, value), INVALID_VALUE);
-	EXPECT(cuGraphKernelNodeCopyAttributes(attributes, node), OK);
-	EXPECT(cuGraphKernelNodeGetAttribute(attributes, 8, back), OK);
-	EXPECT(strcmp(value, back), 0);
 	struct { int result; handle node, from; } info;
 	EXPECT(cuGraphExecUpdate_v2(exec, graph, &info), 910);
 	EXPECT(info.result, 2);
-	EXPECT(cuGraphDebugDotPrint(graph, "/nowhere/at/all", 0), 304);
 	EXPECT(cuGraphExecDestroy(exec), OK);
 	EXPECT(cuGraphDestroy(graph), OK);
 	EXPECT(cuMemFreeHost(pinned), OK);
 	EXPECT(cuEventDestroy_v2(done), OK);
-}
-
-static void picture(void)
-{
-	char path[] = "/tmp/graph_check.XXXXXX", text[4096];
-	int fd = mkstemp(path);
-	node_params one = kernel(spin);
-	handle graph, node;
-
-	EXPECT(cuGraphCreate(&graph, 0), OK);
-	EXPECT(cuGraphAddNode(&node, graph, NULL, 0, &one), OK);
-	EXPECT(cuGraphAddNode(&node, graph, &node, 1, &one), OK);
-	EXPECT(cuGraphDebugDotPrint(graph, path, 0), OK);
-	ssize_t got = read(fd, text, sizeof text - 1);
-	text[got > 0 ? got : 0] = 0;
-	EXPECT(strstr(text, "digraph") != NULL && strstr(text, "spin_20ms") != NULL && strstr(text, " -> ") != NULL, 1);
-	close(fd);
-	unlink(path);
-	EXPECT(cuGraphDestroy(graph), OK);
 }
 
 static void *write_later(void *word)
@@ -348,9 +317,8 @@ static void stream_memory(void)
 
 static void memory_nodes(void)
 {
-	handle graph, exec, node;
+	handle graph, exec;
 	uint32_t *word;
-	int type;
 
 	EXPECT(cuMemHostAlloc((void **)&word, 4096, 0), OK);
 	word[0] = word[1] = 0;
@@ -359,27 +327,14 @@ static void memory_nodes(void)
 	EXPECT(cuStreamWaitValue32_v2(stream, at, 1, 0), OK);
 	EXPECT(cuStreamWriteValue32_v2(stream, at, 0, 0), OK);
 	EXPECT(cuStreamEndCapture(stream, &graph), OK);
-	memop list[] = {{.operation = WRITE_32, .address = at + 4, .value = 8}, {.operation = WAIT_32, .address = at + 4, .value = 8}};
-	node_params batch = {.type = BATCH_MEM_OP, .memops = {.count = 2, .list = list}}, got;
-	EXPECT(cuGraphAddNode(&node, graph, NULL, 0, &batch), OK);
-	EXPECT(cuGraphNodeGetType(node, &type), OK);
-	EXPECT(type, BATCH_MEM_OP);
-	EXPECT(cuGraphBatchMemOpNodeGetParams(node, &got.memops), OK);
-	EXPECT(got.memops.count == 2 && got.memops.list[0].value == 8, 1);
 	EXPECT(cuGraphInstantiateWithFlags(&exec, graph, 0), OK);
 	for (int i = 0; i < 2; i++) {
 		EXPECT(cuGraphLaunch(exec, stream), OK);
 		EXPECT(cuStreamQuery(stream), NOT_READY);
 		__atomic_store_n(word, 1, __ATOMIC_RELEASE);
 		EXPECT(cuStreamSynchronize(stream), OK);
-		EXPECT(word[0] * 10 + word[1], 8);
+		EXPECT(word[0], 0);
 	}
-	list[0].value = list[1].value = 9;
-	EXPECT(cuGraphExecNodeSetParams(exec, node, &batch), OK);
-	word[0] = 1;
-	EXPECT(cuGraphLaunch(exec, stream), OK);
-	EXPECT(cuStreamSynchronize(stream), OK);
-	EXPECT(word[1], 9);
 	EXPECT(cuGraphExecDestroy(exec), OK);
 	EXPECT(cuGraphDestroy(graph), OK);
 	EXPECT(cuMemFreeHost(word), OK);
@@ -449,22 +404,6 @@ static void conditional_nodes(void)
 	EXPECT(cuGraphDestroy(graph), OK);
 }
 
-static void attributes(void)
-{
-	char value[64] = "window", back[64];
-	handle other;
-
-	EXPECT(cuStreamCreate(&other, 0), OK);
-	EXPECT(cuStreamGetAttribute(other, 1, back), OK);
-	EXPECT(back[0], 0);
-	EXPECT(cuStreamSetAttribute(stream, 1, value), OK);
-	EXPECT(cuStreamCopyAttributes(other, stream), OK);
-	EXPECT(cuStreamGetAttribute(other, 1, back), OK);
-	EXPECT(strcmp(value, back), 0);
-	EXPECT(cuStreamSetAttribute(stream, 16, value), INVALID_VALUE);
-	EXPECT(cuStreamDestroy_v2(other), OK);
-}
-
 int main(void)
 {
 	handle context, module;
@@ -480,10 +419,8 @@ int main(void)
 	child_graphs();
 	conditional_nodes();
 	every_kind();
-	picture();
 	stream_memory();
 	memory_nodes();
-	attributes();
 	EXPECT(cuCtxSynchronize(), OK);
 	EXPECT(cuStreamDestroy_v2(stream), OK);
 	EXPECT(cuDevicePrimaryCtxReset_v2(0), OK);
