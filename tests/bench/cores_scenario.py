@@ -23,7 +23,6 @@ class Tenant:
     core_limit: int = 0  #: 0: the same as `cores`, a hard share
     cpu_quota: int = 0  #: percent of one CPU for all its programs; 0: as much as there is
     cards: int = 0  #: the first so many cards of the profile; 0: all of them
-    build: str = ""  #: the build whose libvcuda its programs load; "": the one that is measured
 
 
 @dataclasses.dataclass(frozen=True)

@@ -98,7 +98,7 @@ class Run:
 
     def environment(self, rank: int, group: int, tenant: dict[str, Any]) -> dict[str, str]:
         cores = tenant["cores"]
-        libraries = Path(tenant["build"] or BUILD) / "lib/vcuda" if self.is_limited else self.worker.driver
+        libraries = BUILD / "lib/vcuda" if self.is_limited else self.worker.driver
         return {
             "PATH": os.environ["PATH"],
             "LD_LIBRARY_PATH": str(libraries),

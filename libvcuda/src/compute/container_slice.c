@@ -120,8 +120,7 @@ static bool answers_requests(const struct token_bucket *bucket, uint64_t now)
 
 /*
  * Returns the container's place in the order in which containers run, on the host's clock: since when its tokens are
- * owed to it. A container on several cards has one place, the latest. Beside an earlier version it is not before the
- * present: a container of that version waits at the place where it came, and would wait for a period more each time.
+ * owed to it. A container on several cards has one place, the latest.
  */
 static uint64_t place_now(const struct token_bucket *bucket, uint64_t now)
 {
@@ -130,8 +129,6 @@ static uint64_t place_now(const struct token_bucket *bucket, uint64_t now)
 	for (unsigned int i = token_bucket_count(); i; i--)
 		if (owed_for(token_buckets[i - 1]) < owed)
 			owed = owed_for(token_buckets[i - 1]);
-	if (owed > 0 && neighbours_queue_by_arrival(now))
-		owed = 0;
 	return schedule_host_time(now) - (uint64_t)owed - (answers_requests(bucket, now) ? schedule_period(bucket) : 0);
 }
 
@@ -403,16 +400,6 @@ static bool sits_through_pauses(const struct token_bucket *bucket)
 	return LOAD(bucket->mean_pause) < SLICE_WORTH(change_cost(bucket));
 }
 
-/*
- * A container of an earlier version keeps the card through its own pauses. Beside one, a container that left in each of its
- * pauses would wait for those, too, and lose up to a third of its share. While time is owed to it, it stays as well.
- */
-static bool stays_as_earlier_versions_do(const struct token_bucket *bucket, uint64_t now)
-{
-	return neighbours_queue_by_arrival(now) && LOAD(bucket->mean_pause) < SLICE_PAUSE_STAYED &&
-	       LOAD(bucket->shared.time->level) > (int64_t)schedule_quota(bucket, now);
-}
-
 /* Returns until when the container stays without work. */
 static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 {
@@ -421,8 +408,6 @@ static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 	if (LOAD(bucket->is_throttled) &&
 	    LOAD(bucket->shared.time->level) < (int64_t)schedule_refill_threshold(bucket, now))
 		return 0;
-	if (stays_as_earlier_versions_do(bucket, now))
-		return LOAD(bucket->shared.time->progress) + bounds_max(2 * LOAD(bucket->mean_pause), SLICE_STAY);
 	if (!sits_through_pauses(bucket))
 		return answers_requests(bucket, now) ? LOAD(bucket->shared.time->progress) + SLICE_LINGER : 0;
 	return LOAD(bucket->shared.time->progress) + SLICE_STAY;

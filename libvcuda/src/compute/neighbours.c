@@ -16,7 +16,7 @@ struct neighbours neighbours;
 
 static bool has_waited_in_vain; /* for a container that is now ignored, and may have used nothing */
 
-/* How long a container of an earlier version, which has no leases, may stay: two periods and a long kernel. */
+/* How long this process waits for a lock without a lease: two periods and a long kernel. */
 static uint64_t patience(const struct token_bucket *bucket)
 {
 	return 2 * schedule_period(bucket) + SLICE_EXTRA_PATIENCE;
@@ -40,8 +40,6 @@ static bool is_in_way(const struct token_bucket *bucket, const struct in_way *wa
 {
 	enum presence_lease lease = presence_lease_of(way->where, schedule_host_time(now));
 
-	if (lease == PRESENCE_NO_LEASE && presence_is_at(way->where)) /* one that leaves drops its lease last */
-		STORE(neighbours.arrivals_until, now + SLICE_ARRIVALS);
 	if (lease == PRESENCE_LEASED)
 		return true;
 	if (lease == PRESENCE_NO_LEASE && now - way->since < patience(bucket))
@@ -166,11 +164,6 @@ static bool others_come_first(const struct token_bucket *bucket, uint64_t place,
 		return true;
 	}
 	return !goes_on && waits_for_turn(place, now);
-}
-
-bool neighbours_queue_by_arrival(uint64_t now)
-{
-	return now < LOAD(neighbours.arrivals_until);
 }
 
 bool neighbours_may_end_slice(const struct token_bucket *bucket, uint64_t began, uint64_t now)

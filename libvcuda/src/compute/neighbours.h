@@ -15,7 +15,6 @@ struct neighbours {
 	uint64_t waits_from;      /* since when this process waits for others, by its own clock; 0: it does not */
 	uint64_t owed_before;     /* tokens beyond one quota that it had then: owed to it for earlier waits */
 	uint64_t distrusts_until; /* until then this process waits for no other container, whatever they lock */
-	uint64_t arrivals_until;  /* until then some container in the queue may be of an earlier version */
 };
 
 extern struct neighbours neighbours;
@@ -28,12 +27,6 @@ bool neighbours_must_wait(struct token_bucket *bucket, uint64_t place, bool goes
 
 /* Whether this process waits for no other container now. */
 bool neighbours_are_distrusted(uint64_t now);
-
-/*
- * Whether a container of an earlier version, which has no leases, has been at work lately. Its place in the queue is the
- * time at which it came.
- */
-bool neighbours_queue_by_arrival(uint64_t now);
 
 /* Whether a slice that began at `began` ends early for a container that waits at an earlier place. */
 bool neighbours_may_end_slice(const struct token_bucket *bucket, uint64_t began, uint64_t now);

@@ -71,7 +71,7 @@ static uint64_t offset_of(uint64_t hash)
 	return hash >> (64 - 24) << (OWN_BITS + 1);
 }
 
-/* The leases of a card are where another card's locks could be, so that earlier versions do not take them for locks. */
+/* The leases of a card are where another card's locks could be. */
 static void find_card(unsigned int card, const uint8_t uuid[16])
 {
 	uint64_t hash = hash_of(uuid, 0xcbf29ce484222325u);
@@ -431,13 +431,6 @@ enum presence_lease presence_lease_of(uint64_t where, uint64_t now)
 	if (!all || !ofd_lock(F_OFD_GETLK, F_WRLCK, all, &length, &found))
 		return PRESENCE_NO_LEASE;
 	return find_lease(all, from, to, &found) ? PRESENCE_LEASED : PRESENCE_LAPSED;
-}
-
-bool presence_is_at(uint64_t where)
-{
-	uint64_t found;
-
-	return is_range_locked(where, where + 1, &found);
 }
 
 bool presence_is_before_others(void)

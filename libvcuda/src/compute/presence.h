@@ -70,17 +70,17 @@ bool presence_saw_range(void);
 
 /*
  * Leases: a container that is at work says until when its work should be done, in the host's time, and says so again
- * before that time. One that was stopped cannot. Earlier versions have no leases.
+ * before that time. One that was stopped cannot.
  */
 void presence_lease(uint64_t until);
 void presence_end_lease(void);
 
-/* What the container at work whose lock is at `where` says. LAPSED: nothing since its lease ended. */
+/*
+ * What the container at work whose lock is at `where` says. LAPSED: nothing since its lease ended. NO_LEASE: it has left
+ * since its lock was seen, or the lock is a forged one.
+ */
 enum presence_lease { PRESENCE_NO_LEASE, PRESENCE_LAPSED, PRESENCE_LEASED };
 enum presence_lease presence_lease_of(uint64_t where, uint64_t now);
-
-/* Whether a container still holds its lock at `where`. */
-bool presence_is_at(uint64_t where);
 
 /* The longest lease that is believed. */
 #define PRESENCE_LEASE_MOST ((uint64_t)2500 * NS_PER_MS)
@@ -91,7 +91,7 @@ bool presence_is_before_others(void);
 /* Waits until a container that leaves wakes this process, whose place in the queue is `time`, or until `until`. */
 void presence_wait(uint64_t time, uint64_t until);
 
-/* On each card, wakes the process that is first in the queue. Processes of earlier versions all wake. */
+/* On each card, wakes the process that is first in the queue. */
 void presence_wake_next(void);
 
 /* Called in a forked child, which holds no locks. */

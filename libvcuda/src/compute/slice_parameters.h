@@ -92,12 +92,6 @@
 #define SLICE_EXTRA_PATIENCE (100 * NS_PER_MS)
 #define SLICE_FORGOTTEN (20 * NS_PER_MS)   /* a lock not seen for this long may have been dropped meanwhile */
 
-/* A container of an earlier version that always has work runs at least so often. */
-#define SLICE_ARRIVALS (5 * NS_PER_S)
-
-/* Beside one, the longest pauses, in the mean, through which a container stays for twice as long. */
-#define SLICE_PAUSE_STAYED (2 * NS_PER_MS)
-
 /* What the tokens of a container that waits for others may grow to: the longest wait for others. */
 #define SLICE_MOST_OWED (10 * NS_PER_S)
 #define SLICE_ABSENT (100 * NS_PER_MS) /* a process that did not look for so long was stopped: nothing is owed to it */
