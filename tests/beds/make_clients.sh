@@ -1,11 +1,21 @@
 #!/bin/sh
 # Install the programs that test_clients.py runs: make_clients.sh PYTHON DIRECTORY BUILD [long].
-# Old versions lie each in a directory of its own, DIRECTORY/NAME, for PYTHONPATH.
+# Old versions lie each in a directory of its own, DIRECTORY/NAME, for PYTHONPATH. All checkouts of this machine share one
+# DIRECTORY of the same content, where that is allowed.
 # With `long` also those that take minutes: more of Numba, numba-cuda with its compiler, and PyCUDA, which is built here
 # against the headers of NVIDIA's wheels and the simulated libcuda.
 set -eu
 
 python=$1 directory=$2 build=$(cd "$3" && pwd) long=${4:-}
+shared=/var/cache/vgpu-tests/clients-$({ cat "$0" && "$python" -VV; } | md5sum | cut -c 1-12)
+if mkdir -p "$shared" 2> /dev/null && [ -w "$shared" ]; then
+  [ -L "$directory" ] || rm -rf "$directory"
+  ln -sfn "$shared" "$directory"
+  directory=$shared
+  exec 9> "$shared/.lock"
+  flock 9
+  [ ! -e "$shared/.complete$long" ] || exit 0
+fi
 pip() { "$directory/bin/pip" install -q --disable-pip-version-check "$@"; }
 
 # beside NAME REQUIREMENT...: installs them in DIRECTORY/NAME.
@@ -22,13 +32,15 @@ beside() {
 pip nvidia-ml-py gpustat nvitop numpy tinygrad 'cuda-bindings==12.9.*'
 beside numba-0.59 'numba==0.59.*' 'numpy<1.27'
 beside cuda-bindings-13 'cuda-bindings==13.*'
-[ -n "$long" ] || exit 0
+if [ -z "$long" ]; then
+  touch "$directory/.complete"
+  exit 0
+fi
 beside numba-0.61 'numba==0.61.*'
 beside numba numba
 pip 'numba-cuda[cu12]' nvidia-cuda-runtime-cu12 nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12 \
   nvidia-cuda-profiler-api-cu12 nvidia-curand-cu12
 
-"$directory/bin/python" -c 'import pycuda' 2> /dev/null && exit 0
 wheels=$(echo "$directory"/lib/python3*/site-packages/nvidia)
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
@@ -44,3 +56,4 @@ for name in cuda_profiler_api cuda_runtime curand cuda_nvcc cuda_cccl; do
 done
 CUDA_ROOT=$root PATH=$root/bin:$PATH CPLUS_INCLUDE_PATH=${includes#:} LIBRARY_PATH=$root/lib64 \
   LDFLAGS=-L$root/lib64 pip pycuda
+touch "$directory/.complete$long"
