@@ -1,22 +1,16 @@
 #!/bin/sh
-# Types the commands of the documents on a machine of its own: an overlay over the running root, in its own namespaces of
+# Types the commands of the documents on a machine of its own: an overlay over ROOT, in its own namespaces of
 # mounts and processes. All that it starts ends with it.
-#   unshare -m -p -f --kill-child sh docs_node.sh PACKAGES DIRECTORY DRIVER_ROOT SIM_STATE IMAGE DOCKER_PATH COMMANDS
+#   unshare -m -p -f --kill-child sh docs_node.sh PACKAGES DIRECTORY DRIVER_ROOT SIM_STATE IMAGE DOCKER_PATH COMMANDS ROOT CACHE
 # DIRECTORY becomes the overlay's upper layer (a tmpfs). PACKAGES is a directory; the commands run where its packages lie
 # below build/. IMAGE is a tar of OCI's layout, beside the directory `rootfs` with its content; containerd and Docker know
-# it as vgpu-test.local/image:1. COMMANDS is a file.
+# it as vgpu-test.local/image:1. COMMANDS is a file. DOCKER_PATH lies below CACHE.
 set -eu
-packages=$1 directory=$2 driver=$3 sim=$4 image=$5 docker_path=$6 commands=$7
+packages=$1 directory=$2 driver=$3 sim=$4 image=$5 docker_path=$6 commands=$7 lower=$8 cache=$9
 
-mount --make-rprivate /
 mount -t proc proc /proc
-mount -t tmpfs vgpu-test "$directory"
-mkdir "$directory/upper" "$directory/work" "$directory/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$directory/upper,workdir=$directory/work" "$directory/root"
-root=$directory/root
-for tree in proc sys dev tmp; do mount --rbind "/$tree" "$root/$tree"; done
-rm -f "$root/var/lib/man-db/auto-update" # dpkg would read all manual pages of this machine for its index
-mount -t tmpfs vgpu-test "$root/run"
+binds=$cache
+. "${0%/*}/overlay_root.sh"
 mkdir -p "$root/root/checkout/build" "$root/etc/containers" "$root/etc/docker" "$root/etc/containerd"
 for place in containerd docker; do
 	mkdir -p "$root/var/lib/$place"
@@ -24,6 +18,7 @@ for place in containerd docker; do
 done
 cp "$packages"/vgpu*.deb "$root/root/checkout/build/"
 cp "$commands" "$root/root/commands"
+echo 'APT::Install-Recommends "false";' >"$root/etc/apt/apt.conf.d/test" # only what the root has
 cat >"$root/root/simulated-driver.yaml" <<YAML
 driver:
   root: $driver
@@ -56,7 +51,7 @@ cat >"$root/etc/docker/daemon.json" <<JSON
   "exec-opts": ["native.cgroupdriver=cgroupfs"]
 }
 JSON
-containerd config default | sed 's/restrict_oom_score_adj = false/restrict_oom_score_adj = true/' \
+chroot "$root" containerd config default | sed 's/restrict_oom_score_adj = false/restrict_oom_score_adj = true/' \
 	>"$root/etc/containerd/config.toml"
 
 # systemd does not run here. Of systemctl's work this does what the documents use: it starts and restarts daemons.
@@ -111,8 +106,7 @@ chmod 755 "$root/usr/local/bin/systemctl"
 
 cat >"$root/root/steps" <<STEPS
 set -eu
-export DEBIAN_FRONTEND=noninteractive VGPU_SIM_DIR=$sim VGPU_SIM_DEVICE_NODES=0 PATH=$docker_path:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-unset COLUMNS
+PATH=$docker_path:\$PATH
 simulate() {
 	[ -e /root/simulated ] || { cat /root/simulated-driver.yaml >>/etc/vgpu/config.yaml && vgpuctl config apply >/root/simulated; }
 }
@@ -132,4 +126,4 @@ cd /root/checkout
 set -x
 . /root/commands
 STEPS
-exec chroot "$root" sh /root/steps
+steps

@@ -1,11 +1,10 @@
-"""Machines on which nobody has installed anything: overlays over roots that debootstrap made once for this machine.
+"""Machines on which nobody has installed anything: overlays over roots of distributions (roots.py).
 
-Belongs here: making these roots, and running commands on one of them in a copy of the checkout. fresh_root.sh mounts.
+Belongs here: running commands on one of them in a copy of the checkout. fresh_root.sh mounts.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -13,19 +12,16 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-import systemd_bed
+import cgroup_trees
+import roots
 from checkout import CHECKOUT
 
 SCRIPT = Path(__file__).with_name("fresh_root.sh")
-CACHE = systemd_bed.CACHE / "fresh"
+CACHE = roots.CACHE / "downloads"  #: what apt and pip fetch there
 SUPPORTED = ("bullseye", "bookworm", "trixie", "sid", "jammy", "noble")
 SAMPLE = ("noble",)  #: of `make test`, which has a clone on Debian 12 elsewhere; the others are for `make test-long`
 TOO_OLD = "focal"
 USER, GROUP = "nobody", "nogroup"  #: the user without rights
-UBUNTU = ("focal", "jammy", "noble")
-#: Debian 12 has no package with Ubuntu's keys, and its debootstrap has no script by the name of the newer suites.
-UBUNTU_OPTIONS = ("--no-check-gpg", "--components=main,universe")
-UBUNTU_MIRROR = ("http://archive.ubuntu.com/ubuntu", "/usr/share/debootstrap/scripts/gutsy")
 
 
 class Result(NamedTuple):
@@ -38,37 +34,16 @@ class Result(NamedTuple):
         return "; ".join(re.findall(r"^## (.*)", self.output, re.MULTILINE))
 
 
-def made_root(suite: str) -> Path:
-    """The root of `suite` with make and certificates, made once for this machine."""
-    root = CACHE / suite
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not is_made(suite):
-            shutil.rmtree(root, ignore_errors=True)
-            ubuntu = suite in UBUNTU
-            command = ["debootstrap", "--variant=minbase", "--include=ca-certificates,make"]
-            command += [*(UBUNTU_OPTIONS if ubuntu else ()), suite, str(root)]
-            command += UBUNTU_MIRROR if ubuntu else ()
-            subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-            (root / ".complete").touch()
-    return root
-
-
-def is_made(suite: str) -> bool:
-    return (CACHE / suite / ".complete").exists()
-
-
 def run(suite: str, directory: Path, commands: str) -> Result:
     """Run `commands` on a fresh machine of `suite`, in a copy of this checkout as a clone would have it."""
-    root = made_root(suite)
+    root = roots.made("fresh", suite)
     sources, script = pack_sources(directory / "sources.tar"), directory / "steps"
     script.write_text(commands)
     (directory / "machine").mkdir()
-    command = ["unshare", "-m", "sh", SCRIPT, root, directory / "machine", CACHE / "cache"]
-    with (directory / "output").open("w+") as output:
+    command = ["unshare", "-m", "sh", SCRIPT, root, directory / "machine", CACHE]
+    with (directory / "output").open("w+") as output, cgroup_trees.own() as enter:
         done = subprocess.run(
-            [*command, sources, script], stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
+            [*enter, *command, sources, script], stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
         )
         output.seek(0)
         text = output.read()

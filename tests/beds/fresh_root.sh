@@ -1,23 +1,26 @@
 #!/bin/sh
 # Runs commands on a machine on which nobody has installed anything: an overlay over a debootstrapped root.
 #   unshare -m sh fresh_root.sh ROOT DIRECTORY CACHE SOURCES STEPS
-# DIRECTORY gets the overlay's upper layer. CACHE keeps what apt and pip fetch. SOURCES is a tar of a clone,
-# which lies in /root/vgpu. STEPS is a script that runs there, as root in a login's environment. The kernel, its cgroups
-# and the network are this machine's, with this machine's certificates. All mounts end with this process's namespace.
+# DIRECTORY gets the overlay's upper layer. CACHE keeps what apt and pip fetch. Each machine has copies of apt's, because
+# apt locks them. SOURCES is a tar of a clone, which lies in /root/vgpu. STEPS is a script that runs there, as root in a
+# login's environment. The kernel, its cgroups and the network are this machine's, with this machine's certificates. All
+# mounts end with this process's namespace.
 set -eu
 base=$1 directory=$2 cache=$3 sources=$4 steps=$5
 archives=$cache/${base##*/}
 
 mount --make-rprivate /
-mkdir -p "$directory/upper" "$directory/work" "$directory/root" "$archives/partial" "$cache/pip"
+mkdir -p "$directory/upper/var/cache/apt" "$directory/work" "$directory/root" "$archives/partial" "$cache/pip"
+cp -al "$archives" "$directory/upper/var/cache/apt/" 2>/dev/null || cp -a "$archives" "$directory/upper/var/cache/apt/"
+mv "$directory/upper/var/cache/apt/${archives##*/}" "$directory/upper/var/cache/apt/archives"
 root=$directory/root
 layers=lowerdir=$base,upperdir=$directory/upper,workdir=$directory/work
 # dpkg waits for the disk after each file. This machine is thrown away, so nothing needs to be on the disk.
 mount -t overlay overlay -o "$layers,volatile" "$root" 2>/dev/null || mount -t overlay overlay -o "$layers" "$root"
 for tree in proc sys dev; do mount --rbind "/$tree" "$root/$tree"; done
 mount -t tmpfs fresh "$root/run"
-mkdir -p "$root/root/.cache/pip"
-mount --bind "$archives" "$root/var/cache/apt/archives"
+mkdir -p "$root/root/.cache/pip" "$root/root/archives"
+mount --bind "$archives" "$root/root/archives"
 mount --bind "$cache/pip" "$root/root/.cache/pip"
 for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
 	[ -e "$file" ] || continue
@@ -36,5 +39,12 @@ cd "$root"
 mkdir -p old
 pivot_root . old # after a chroot, `runc exec` would enter a container's namespace by this machine's root
 umount -l old
-exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8 $proxies \
-	chroot . sh -c 'cd /root/vgpu && exec sh /root/steps'
+env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8 $proxies \
+	chroot . sh -c 'cd /root/vgpu && exec sh /root/steps' && status=0 || status=$?
+for file in var/cache/apt/archives/*.deb; do
+	[ ! -e "$file" ] || [ -e "root/archives/${file##*/}" ] || {
+		cp "$file" "root/archives/partial/$$.deb"
+		mv "root/archives/partial/$$.deb" "root/archives/${file##*/}"
+	}
+done
+exit $status

@@ -18,6 +18,7 @@ import bundles
 import file_modes
 import last_version
 import nodes
+import roots
 import trees
 from checkout import CHECKOUT, DATA
 
@@ -32,14 +33,14 @@ STAND_INS = "containerd.io installed\ndocker-ce installed\n"
 def run(
     debs: list[Path], directory: Path, rootfs: Callable[..., Path], node: nodes.SimulatedNode, root: Path | None = None
 ) -> dict[str, str]:
-    """The script's output by heading. `root` is the distribution's, by default this machine's."""
+    """The script's output by heading. `root` is the distribution's, by default a node's."""
     made = make_bundles(directory / "bundles", rootfs, node)
     last = last_version.make(debs, directory)
     upper = directory / "overlay"
     upper.mkdir()
     command = ["unshare", "-m", "sh", SCRIPT, *debs, last, upper, node.driver, node.sim, made]
     done = subprocess.run(
-        [*command, *([root] if root else [])],
+        [*command, root or roots.node()],
         capture_output=True, text=True, check=False, timeout=TIMEOUT, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

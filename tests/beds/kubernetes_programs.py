@@ -1,4 +1,4 @@
-"""Kubernetes 1.20's own programs, compiled from Debian's source package by Debian's Go, once per build directory.
+"""Kubernetes 1.20's own programs, compiled from Debian's source package by Debian's Go, once for this machine.
 
 Belongs here: fetching source and compiler, the one generated file that the package lacks (the API server's OpenAPI
 definitions), the build, and Debian's packages of etcd and kubectl. No mirror has kubelet or the servers as programs.
@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import roots
 import suites
 
 SUITE, GO, ROOT = "bookworm", "golang-1.19", "k8s.io/kubernetes"
@@ -27,29 +28,34 @@ def packaged(name: str) -> Path:
     return suites.unpack(SUITE, package) / path
 
 
+def path(name: str) -> Path:
+    """Where a compiled program lies. Other instructions in this file make another one."""
+    return roots.CACHE / f"kubernetes-{roots.key(Path(__file__).read_bytes())}" / name
+
+
 def build(*names: str) -> dict[str, Path]:
     """The programs `names` of k8s.io/kubernetes/cmd. One command compiles those that are missing."""
-    programs = {name: suites.CACHE / SUITE / name for name in names}
-    with suites.locked(suites.CACHE / SUITE / "kubernetes"):
-        missing = [name for name, path in programs.items() if not path.exists()]
+    programs = {name: path(name) for name in names}
+    with roots.locked(path("kubernetes")):
+        missing = [name for name, program in programs.items() if not program.exists()]
         if missing:
             _compile(missing)
     return programs
 
 
 def _compile(names: list[str]) -> None:
-    work = suites.CACHE / SUITE / f".kubernetes-{os.getpid()}"
-    path = work / "path/src" / ROOT  # as before modules, which would ask the network
+    work = path(f".kubernetes-{os.getpid()}")
+    sources = work / "path/src" / ROOT  # as before modules, which would ask the network
     try:
-        path.parent.mkdir(parents=True)
-        suites.source(SUITE, "kubernetes", path)
+        sources.parent.mkdir(parents=True)
+        suites.source(SUITE, "kubernetes", sources)
         for part in ("go", "src"):
             subprocess.run(["cp", "-a", f"{suites.unpack(SUITE, f'{GO}-{part}')}/.", work / "debian"], check=True)
         if "kube-apiserver" in names:
-            _define(work, path)
-        _go(work, path, work / "out", *(f"{ROOT}/cmd/{name}" for name in names))
+            _define(work, sources)
+        _go(work, sources, work / "out", *(f"{ROOT}/cmd/{name}" for name in names))
         for name in names:
-            (work / "out" / name).rename(suites.CACHE / SUITE / name)
+            (work / "out" / name).rename(path(name))
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

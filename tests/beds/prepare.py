@@ -1,7 +1,7 @@
 """Makes what the system tests need and what takes long, before they run: prepare.py [long], by `make test`.
 
-Belongs here: the list of these things. Each is made once for this machine or this build directory. A test that runs
-without this program makes its own, in silence: pytest keeps its output.
+Belongs here: the list of these things. Each is made once for this machine (roots.py). A test that runs without this
+program makes its own, in silence: pytest keeps its output.
 """
 
 from __future__ import annotations
@@ -12,41 +12,28 @@ from pathlib import Path
 
 import fresh_machine
 import kubernetes_programs
+import roots
 import suites
-import systemd_bed
 from checkout import BUILD, CHECKOUT
 
 PROGRESS = CHECKOUT / "packaging/setup/progress"
-ROOTS = ("bullseye", "sid")
+ROOTS = (("node", "bookworm"), ("booted", "bullseye"), ("booted", "sid"))
 PACKAGES = {"trixie": ("containerd", "docker.io", "docker-cli", "kubectl"), "sid": ("containerd",)}
 
 
 def todo(long: bool) -> dict[str, str]:
     """The call that makes each thing that is missing, by what a reader sees of it. `long`: for the long tests, too."""
     missing = {}
-    for suite in ROOTS:
-        if not systemd_bed.is_made(suite):
-            missing[f"making a Debian {suite} to boot (0.3 GB, a minute)"] = f"systemd_bed.debootstrapped({suite!r})"
+    fresh = (*fresh_machine.SUPPORTED, fresh_machine.TOO_OLD) if long else fresh_machine.SAMPLE
+    for use, suite in (*ROOTS, *(("fresh", suite) for suite in fresh)):
+        if not roots.path(use, suite).exists():
+            missing[f"making a {use} {suite} (0.3 GB, a minute)"] = f"roots.made({use!r}, {suite!r})"
     for suite, packages in PACKAGES.items():
         for package in packages:
-            if not (suites.CACHE / suite / package).is_dir():
+            if not suites.path(suite, package).exists():
                 missing[f"fetching {package} of Debian {suite}"] = f"suites.unpack({suite!r}, {package!r})"
-    missing.update(_fresh_roots(fresh_machine.SAMPLE))
-    return {**missing, **(_todo_long() if long else {})}
-
-
-def _fresh_roots(names: tuple[str, ...]) -> dict[str, str]:
-    missing = {}
-    for suite in names:
-        if not fresh_machine.is_made(suite):
-            missing[f"making a fresh {suite} (0.3 GB, a minute)"] = f"fresh_machine.made_root({suite!r})"
-    return missing
-
-
-def _todo_long() -> dict[str, str]:
-    missing = _fresh_roots((*fresh_machine.SUPPORTED, fresh_machine.TOO_OLD))
     names = [*kubernetes_programs.SERVERS, "kubelet"]
-    if not all((suites.CACHE / kubernetes_programs.SUITE / name).exists() for name in names):
+    if long and not all(kubernetes_programs.path(name).exists() for name in names):
         missing["compiling Kubernetes' own programs (minutes)"] = f"kubernetes_programs.build(*{names!r})"
     return missing
 

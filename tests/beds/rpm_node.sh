@@ -1,19 +1,13 @@
 #!/bin/sh
 # Installs the rpm packages by `rpm --root` in a scratch root, and runs the main job with what is installed, no checkout.
-#   unshare -m sh rpm_node.sh LAST THIS DIRECTORY DRIVER_ROOT SIM_STATE BUNDLES
+#   unshare -m sh rpm_node.sh LAST THIS DIRECTORY DRIVER_ROOT SIM_STATE BUNDLES ROOT
 # LAST and THIS are folders with both packages; LAST has stand-ins.rpm, too, for the distribution's packages. DIRECTORY
-# becomes the upper layer (a tmpfs) of an overlay over this machine's root: the scratch root, with an empty database of
+# becomes the upper layer (a tmpfs) of an overlay over ROOT: the scratch root, with an empty database of
 # rpm. BUNDLES has share. Each step's output has a heading. Everything ends with this process's mount namespace.
 set -eu
-last=$1 this=$2 directory=$3 driver=$4 sim=$5 bundles=$6
+last=$1 this=$2 directory=$3 driver=$4 sim=$5 bundles=$6 lower=$7
 
-mount --make-rprivate /
-mount -t tmpfs vgpu-test "$directory"
-mkdir "$directory/upper" "$directory/work" "$directory/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$directory/upper,workdir=$directory/work" "$directory/root"
-root=$directory/root
-for tree in proc sys dev tmp; do mount --rbind "/$tree" "$root/$tree"; done
-mount -t tmpfs vgpu-test "$root/run"
+. "${0%/*}/overlay_root.sh"
 export VGPU_SIM_DIR="$sim" VGPU_SIM_DEVICE_NODES=0 LC_ALL=C PATH="/usr/sbin:/usr/bin:/sbin:/bin:$PATH"
 
 say() { echo "## $*"; }
@@ -23,11 +17,6 @@ share() { inside runc --root /run/runc run --bundle "$bundles/share" "rpm-vgpu-t
 compiled() { find "$root/usr/lib/vgpu" -name "$1.*.pyc" | wc -l; }
 
 # Of a distribution's packages only the names are stand-ins: their modules are Debian's.
-rm -f "$root/var/lib/man-db/auto-update" # dpkg would read all manual pages of this machine for its index
-DEBIAN_FRONTEND=noninteractive chroot "$root" apt-get install -qq -y --no-install-recommends \
-	python3-click python3-jsonschema python3-psutil python3-rich python3-tabulate python3-yaml >"$directory/log" 2>&1 ||
-	{ cat "$directory/log"; exit 1; }
-
 say requires
 packages -i "$last"/vgpu-*.rpm || :
 packages -i "$last/stand-ins.rpm"

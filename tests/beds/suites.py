@@ -1,45 +1,43 @@
 """Programs of other Debian suites, unpacked and not installed, for tests of runtimes newer than the machine's.
 
 Belongs here: fetching a package by its name with the ordinary apt client under a configuration of its own, so the
-machine's sources and package lists stay as they are. Fetched packages stay in the build directory.
+machine's sources and package lists stay as they are. Fetched packages stay in the cache (roots.py).
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
 from pathlib import Path
 
-from checkout import BUILD
+import roots
 
-KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-CACHE = BUILD / "third-party"
 LIBRARIES = ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu")
 
 
 def unpack(suite: str, package: str) -> Path:
     """The directory with the unpacked `package` of `suite`. Fetches the package if it is missing."""
-    directory = CACHE / suite / package
-    with locked(directory.with_name("packages")):
-        if not directory.is_dir():
-            _fetch(suite, package, directory)
-    return directory
+    with roots.making(path(suite, package)) as place:
+        if place:
+            _fetch(suite, package, place)
+    return path(suite, package)
 
 
-def program(suite: str, package: str, path: str, libraries: tuple[str, ...]) -> Path:
+def path(suite: str, package: str) -> Path:
+    return roots.CACHE / "packages" / suite / package
+
+
+def with_libraries(suite: str, package: str, program: str, libraries: tuple[str, ...]) -> Path:
     """A script of the program's name that runs it with its suite's libraries: its C library may be a newer one."""
     trees = [unpack(suite, library) for library in ("libc6", *libraries)]
     places = [str(tree / place) for tree in trees for place in LIBRARIES if (tree / place).is_dir()]
     loader = trees[0] / LIBRARIES[0] / "ld-linux-x86-64.so.2"
-    script = CACHE / suite / "scripts" / Path(path).name
-    with locked(script):
-        text = f'#!/bin/sh\nexec {loader} --library-path {":".join(places)} {unpack(suite, package) / path} "$@"\n'
-        script.write_text(text)
-        script.chmod(0o755)
+    text = f'#!/bin/sh\nexec {loader} --library-path {":".join(places)} {unpack(suite, package) / program} "$@"\n'
+    script = roots.CACHE / "scripts" / roots.key(text) / Path(program).name
+    with roots.making(script) as place:
+        if place:
+            place.write_text(text)
+            place.chmod(0o755)
     return script
 
 
@@ -52,28 +50,14 @@ def source(suite: str, package: str, directory: Path) -> None:
     _run(["dpkg-source", "--no-check", "-x", description.name, directory.name], directory.parent)
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Lets one process at a time make `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _fetch(suite: str, package: str, directory: Path) -> None:
-    """Fetch to a temporary name first, so an interrupted run leaves nothing that looks complete."""
-    work = directory.parent / f".{package}-{os.getpid()}"
-    apt = _apt(suite, directory.parent / "apt")
-    try:
-        work.mkdir()
-        _run([*apt, "update", "-q"], work)
-        _run([*apt, "download", "-q", package], work)
-        (archive,) = work.glob("*.deb")
-        _run(["dpkg", "-x", archive.name, "tree"], work)
-        (work / "tree").rename(directory)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    home = roots.CACHE / "packages" / f"apt-{suite}"
+    with roots.locked(home), tempfile.TemporaryDirectory() as name:
+        apt = _apt(suite, home)
+        _run([*apt, "update", "-q"], Path(name))
+        _run([*apt, "download", "-q", package], Path(name))
+        (archive,) = Path(name).glob("*.deb")
+        _run(["dpkg", "-x", str(archive), str(directory)], Path(name))
 
 
 def _mirror() -> str:
@@ -87,11 +71,12 @@ def _apt(suite: str, home: Path, kind: str = "deb") -> list[str]:
     for name in ("lists/partial", "archives/partial"):
         (home / name).mkdir(parents=True, exist_ok=True)
     sources = home / "sources.list"
-    sources.write_text(f"{kind} [signed-by={KEYRING}] {_mirror()} {suite} main\n")
+    sources.write_text(f"{kind} [signed-by={roots.KEYRING}] {_mirror()} {suite} main\n")
     options = {
         "Dir::Etc::SourceList": sources, "Dir::Etc::SourceParts": "/dev/null", "Dir::State::Lists": home / "lists",
         "Dir::Cache": home, "Dir::State::status": "/dev/null", "Dir::Etc::Preferences": "/dev/null",
         "Dir::Etc::PreferencesParts": "/dev/null", "Acquire::Languages": "none", "APT::Sandbox::User": "root",
+        "Acquire::Check-Valid-Until": "false",
     }  # fmt: skip
     return ["apt-get", *(f"-o{key}={value}" for key, value in options.items())]
 

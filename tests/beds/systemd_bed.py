@@ -1,15 +1,13 @@
 """A booted systemd that containers run under, on cgroup v2 or v1, in namespaces and cgroups of its own.
 
-Belongs here: making the root that it boots from, booting it, entering it, and removing it completely. The root is an
-overlay whose upper layer is a tmpfs. Its lower layer is this machine's root (with its systemd, runc and crun), or one
-that debootstrap made once, in CACHE. Directories of the tests are bound at their own paths, so a node and its bundles
+Belongs here: booting it, entering it, and removing it completely. Its root is an overlay over a distribution's root
+(roots.py); the upper layer is a tmpfs. Directories of the tests are bound at their own paths, so a node and its bundles
 have the same paths inside and outside.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shlex
 import shutil
@@ -20,9 +18,9 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-CACHE = Path("/var/cache/vgpu-tests")
-PACKAGES = "systemd,systemd-sysv,dbus,runc,crun,python3-minimal,libpython3-stdlib"
-BOOT_TIMEOUT = 60.0
+import roots
+
+BOOT_TIMEOUT = 300.0
 
 V1_CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids")
 
@@ -89,7 +87,6 @@ mkdir $SCRATCH/upper $SCRATCH/work $ROOT
 mount -t overlay overlay -o lowerdir=$LOWER,upperdir=$SCRATCH/upper,workdir=$SCRATCH/work $ROOT
 mkdir -p $ROOT/etc/systemd/system $ROOT/sys $ROOT/proc
 [ -e $ROOT/etc/hosts ] || : > $ROOT/etc/hosts
-rm -f $ROOT/var/lib/man-db/auto-update # dpkg would read all manual pages of this machine for its index
 cp $TARGET $ROOT/etc/systemd/system/bed.target
 for directory in $BINDS; do mkdir -p $ROOT$directory; done
 """
@@ -99,31 +96,6 @@ V1_BINDS = "for directory in $BINDS; do mount --rbind $directory $ROOT$directory
 
 class BedError(Exception):
     """The bed could not be made, or did not boot."""
-
-
-def debootstrapped(suite: str) -> Path:
-    """The root of a Debian `suite`, made once for this machine. It takes about a minute and 0.3 GB."""
-    root = CACHE / suite
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with open(CACHE / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not is_made(suite):
-            _debootstrap(suite, root)
-    return root
-
-
-def is_made(suite: str) -> bool:
-    return (CACHE / suite / ".complete").exists()
-
-
-def _debootstrap(suite: str, root: Path) -> None:
-    shutil.rmtree(root, ignore_errors=True)
-    command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", suite, str(root)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, check=False)  # its output shows how far it is
-    if done.returncode != 0:
-        raise BedError(f"{shlex.join(command)}: status {done.returncode}")
-    shutil.rmtree(root / "var/cache/apt/archives", ignore_errors=True)
-    (root / ".complete").touch()
 
 
 class Bed:
@@ -140,7 +112,7 @@ class Bed:
     def enter(self) -> list[str]:
         return ["nsenter", "-a", "-t", str(self.leader)]
 
-    def call(self, *arguments: str, check: bool = True, timeout: float = 60) -> str:
+    def call(self, *arguments: str, check: bool = True, timeout: float = 300) -> str:
         """Run a command in the bed. Returns its output."""
         done = subprocess.run(
             [*self.enter, *arguments],
@@ -234,14 +206,14 @@ class Bed:
                     os.kill(pid, signal.SIGKILL)
                 if pid == self.leader:
                     with contextlib.suppress(subprocess.TimeoutExpired):
-                        self.launcher.wait(10)
-        self.launcher.wait(30)
+                        self.launcher.wait(60)
+        self.launcher.wait(120)
         for hierarchy in Path("/sys/fs/cgroup").iterdir():
             self._remove_cgroups(hierarchy / self.name)
         shutil.rmtree(self.scratch)
 
     def _remove_cgroups(self, top: Path) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while top.is_dir():
             for directory, _, _ in os.walk(top, topdown=False):
                 with contextlib.suppress(OSError):
@@ -254,8 +226,8 @@ class Bed:
 
 @contextlib.contextmanager
 def booted(version: int, suite: str, scratch: Path, binds: list[Path]) -> Iterator[Bed]:
-    """A bed on this machine's root (suite ""), or on a Debian suite's."""
-    bed = Bed(version, debootstrapped(suite) if suite else Path("/"), scratch, binds)
+    """A bed on the root of a node (suite ""), or of a Debian suite."""
+    bed = Bed(version, roots.made("booted", suite) if suite else roots.node(), scratch, binds)
     try:
         yield bed
     finally:

@@ -1,27 +1,19 @@
 #!/bin/sh
-# Upgrades the package in an overlay over the running root while containers start with what is installed.
-#   unshare -m sh upgraded_node.sh LAST THIS DIRECTORY DRIVER_ROOT SIM_STATE BUNDLES ROUNDS
+# Upgrades the package in an overlay over a root while containers start with what is installed.
+#   unshare -m sh upgraded_node.sh LAST THIS DIRECTORY DRIVER_ROOT SIM_STATE BUNDLES ROUNDS ROOT
 # DIRECTORY becomes the overlay's upper layer (a tmpfs). BUNDLES has plain (no share), share, and held (a share that
 # sleeps). ROUNDS names the packages that replace each other: this, last, ... Everything ends with this process's mount
 # namespace.
 set -eu
-last=$1 this=$2 directory=$3 driver=$4 sim=$5 bundles=$6 rounds=$7
+last=$1 this=$2 directory=$3 driver=$4 sim=$5 bundles=$6 rounds=$7 lower=$8
 
-mount --make-rprivate /
-mount -t tmpfs vgpu-test "$directory"
-mkdir "$directory/upper" "$directory/work" "$directory/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$directory/upper,workdir=$directory/work" "$directory/root"
-root=$directory/root
-for tree in proc sys dev tmp; do mount --rbind "/$tree" "$root/$tree"; done
-rm -f "$root/var/lib/man-db/auto-update" # dpkg would read all manual pages of this machine for its index
-mount -t tmpfs vgpu-test "$root/run"
+. "${0%/*}/overlay_root.sh"
 cp "$last" "$root/root/last.deb"
 cp "$this" "$root/root/this.deb"
 
 cat >"$root/root/steps" <<'STEPS'
 set -eu
 driver=$1 bundles=$2 rounds=$3
-export DEBIAN_FRONTEND=noninteractive
 say() { echo "## $*"; }
 quietly() { "$@" >/root/log 2>&1 || { cat /root/log; exit 1; }; }
 run() { runc --root /run/runc "$@"; }
@@ -116,4 +108,4 @@ say purge
 quietly apt-get purge -qq -y vgpu
 ls -d /usr/bin/vgpu* /usr/lib/vgpu /etc/vgpu /var/lib/vgpu 2>/dev/null || say gone
 STEPS
-exec env VGPU_SIM_DIR="$sim" VGPU_SIM_DEVICE_NODES=0 chroot "$root" sh /root/steps "$driver" "$bundles" "$rounds"
+steps "$driver" "$bundles" "$rounds"

@@ -20,6 +20,7 @@ import flooded_card
 import nodes
 import oci_images
 import pytest
+import roots
 import trees
 from checkout import BUILD, DATA
 from driver_fixtures import driver_parts, driver_root  # noqa: F401 - fixtures
@@ -49,19 +50,34 @@ def attack(request: pytest.FixtureRequest) -> Iterator[attack_records.Attack]:
 
 @pytest.fixture(scope="session")
 def debs(repository: Path) -> list[Path]:
-    """The packages vgpu and vgpu-device-plugin, built once from the checkout by `make deb`'s own script."""
+    """The packages vgpu and vgpu-device-plugin, built once for a state of the checkout by `make deb`'s own script."""
     if not shutil.which("dpkg-deb"):
         pytest.skip("needs dpkg-deb: no Debian here")
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
+    key = packaged_sources(repository)
     with (BUILD / "debs.lock").open("a+") as record:  # the processes of a parallel run build in the same folder
         fcntl.flock(record, fcntl.LOCK_EX)
         record.seek(0)
-        built_by, *names = record.read().split() or [""]
-        if not run or built_by != run:
-            names = build_debs(repository)
+        built_from, *names = record.read().split() or [""]
+        since = os.fstat(record.fileno()).st_mtime
+        if built_from != key or not all(_is_older(repository / name, since) for name in names):
             record.truncate(0)
-            record.write(" ".join([run or "alone", *names]))
+            names = build_debs(repository)
+            record.write(" ".join([key, *names]))
     return [repository / name for name in names]
+
+
+def _is_older(deb: Path, time: float) -> bool:
+    """Whether a package is there and nobody has built it anew since."""
+    return deb.exists() and deb.stat().st_mtime <= time
+
+
+def packaged_sources(repository: Path) -> str:
+    """A key of all files that may get into the packages."""
+    command = ["git", "-C", repository, "ls-files", "-co", "--exclude-standard", "-z", "--", ".", ":!tests"]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
+    return roots.key(
+        *(part for name in names if (repository / name).is_file() for part in (name, (repository / name).read_bytes()))
+    )
 
 
 def build_debs(repository: Path) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from vgpu.config import usage
 
 pytestmark = pytest.mark.root
 
-WITHOUT_NETWORK_NAMESPACE = ("-m", "-p", "-i", "-u", "-C")  # the bed has no network, apt needs this machine's
 
 SETTINGS = """
 driver:
@@ -178,24 +176,17 @@ def booted(version: int, node: nodes.SimulatedNode, deb: Path) -> Iterator[Bed]:
         yield made
 
 
-def install(bed: Bed, deb: Path) -> None:
-    prefix = ["nsenter", *WITHOUT_NETWORK_NAMESPACE, "-t", str(bed.leader), "env", "DEBIAN_FRONTEND=noninteractive"]
-    command = [*prefix, "apt-get", "install", "-qq", "-y", "--no-install-recommends", str(deb)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def write(bed: Bed, path: str, content: str) -> None:
     bed.call("sh", "-c", f"mkdir -p $(dirname {path}) && cat > {path} <<'END'\n{content}\nEND")
 
 
 def test_the_unit_runs_hardened_and_takes_the_inventory(bed: Bed, deb: Path, node: nodes.SimulatedNode) -> None:
-    install(bed, deb)
+    bed.call("dpkg", "-i", str(deb), timeout=600)
     write(bed, "/etc/vgpu/config.yaml", SETTINGS.format(driver=node.driver))
     write(bed, "/etc/systemd/system/vgpud.service.d/sim.conf", DROP_IN.format(sim=node.sim, driver=node.driver))
     bed.call("vgpuctl", "config", "apply")
     bed.call("systemctl", "daemon-reload")
-    bed.call("systemctl", "restart", "vgpud.service", check=False, timeout=120)
+    bed.call("systemctl", "restart", "vgpud.service", check=False)
     state = bed.call("systemctl", "is-active", "vgpud.service", check=False).strip()
     assert state == "active", bed.call("systemctl", "status", "-l", "--no-pager", "vgpud.service", check=False)
     health = json.loads(bed.call("vgpuctl", "health", "--output", "json"))
@@ -203,8 +194,8 @@ def test_the_unit_runs_hardened_and_takes_the_inventory(bed: Bed, deb: Path, nod
     assert "A100" in inventory, bed.call("journalctl", "--no-pager", "-u", "vgpud", check=False)
     assert health["version"]
     pid = bed.call("systemctl", "show", "-P", "MainPID", "vgpud.service").strip()
-    bed.call("kill", "-9", pid)
-    end = time.monotonic() + 60
+    bed.call("sh", "-c", f"kill -9 {pid}")
+    end = time.monotonic() + 300
     while bed.call("systemctl", "show", "-P", "MainPID", "vgpud.service").strip() in ("0", pid):
         assert time.monotonic() < end, bed.call("journalctl", "-u", "vgpud", check=False)
         time.sleep(0.2)
@@ -227,7 +218,7 @@ def test_the_sandbox_permits_the_work_and_nothing_else(
         drop_in = PROBE_DROP_IN.format(version=version, holder=holder)
         write(bed, "/etc/systemd/system/vgpud.service.d/probe.conf", drop_in)
         bed.call("systemctl", "daemon-reload")
-        bed.call("systemctl", "start", "vgpud.service", check=False, timeout=120)
+        bed.call("systemctl", "start", "vgpud.service", check=False)
         probed = bed.call("cat", "/run/vgpu/probed", check=False)
         assert probed, bed.call("systemctl", "status", "-l", "--no-pager", "vgpud.service", check=False)
         bed.call("sh", "-c", f"kill -9 {holder}; rmdir {top}", check=False)
@@ -252,7 +243,7 @@ def region_holder(bed: Bed) -> int:
     bed.call("sh", "-c", f"printf '{identity}' > /run/region; truncate -s {usage.SIZE} /run/region")
     bed.call("sh", "-c", f"cat > /run/hold <<'END'\n{script}\nEND")
     bed.call("systemd-run", "--unit=holder", "unshare", "-m", "sh", "/run/hold")
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300
     while not bed.call("cat", "/run/holder", check=False).strip():
         assert time.monotonic() < end, bed.call("journalctl", "--no-pager", "-u", "holder", check=False)
         time.sleep(0.1)

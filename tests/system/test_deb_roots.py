@@ -13,6 +13,7 @@ import fresh_machine
 import installed_node
 import nodes
 import pytest
+import roots
 
 pytestmark = [pytest.mark.root, pytest.mark.long]
 
@@ -21,4 +22,4 @@ pytestmark = [pytest.mark.root, pytest.mark.long]
 def test_the_packages_work_on(
     suite: str, debs: list[Path], tmp_path: Path, rootfs: Callable[..., Path], node: nodes.SimulatedNode
 ) -> None:
-    installed_node.check(installed_node.run(debs, tmp_path, rootfs, node, fresh_machine.made_root(suite)))
+    installed_node.check(installed_node.run(debs, tmp_path, rootfs, node, roots.made("fresh", suite)))

@@ -17,6 +17,7 @@ import docs_commands
 import nodes
 import oci_images
 import pytest
+import roots
 import suites
 import trees
 from checkout import CHECKOUT
@@ -25,7 +26,6 @@ from docs_commands import Block
 pytestmark = pytest.mark.root
 
 SCRIPT = CHECKOUT / "tests/beds/docs_node.sh"
-CGROUPS = ("/libpod_parent", "/default", "/vgpu-docs", "/vgpu-check")
 MARK = "@@@@ "
 TIMEOUT = 1200  #: seconds, for a machine with much else to do
 IMAGE = "vgpu-test.local/image:1"
@@ -41,7 +41,6 @@ BEFORE = {
 def printed(deb: Path, cudaprobe: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """page -> what its commands printed. All pages are typed once, on one machine."""
     directory = tmp_path_factory.mktemp("docs")
-    existed = {name for name in CGROUPS if any(Path("/sys/fs/cgroup").glob(f"*{name}"))}
     node = nodes.SimulatedNode(directory / "node", "a100x2")
     rootfs = trees.make("debian", directory / "rootfs", {"cudaprobe": cudaprobe})
     image = oci_images.write(rootfs, directory / "image.tar", IMAGE, ["true"])
@@ -50,17 +49,13 @@ def printed(deb: Path, cudaprobe: Path, tmp_path_factory: pytest.TempPathFactory
     docker = f"{suites.unpack('trixie', 'docker.io')}/usr/sbin:{suites.unpack('trixie', 'docker-cli')}/usr/bin"
     command = [
         "unshare", "-m", "-p", "-f", "--kill-child", "sh", SCRIPT, deb.parent, directory / "overlay", node.driver,
-        node.sim, image, docker, directory / "commands",
+        node.sim, image, docker, directory / "commands", roots.node(), roots.CACHE,
     ]  # fmt: skip
     output = directory / "output"
-    with output.open("wb") as stream:
-        try:
-            done = subprocess.run(
-                command, stdout=stream, stderr=stream, check=False, timeout=TIMEOUT, stdin=subprocess.DEVNULL
-            )
-        finally:
-            for name in set(CGROUPS) - existed:
-                cgroup_trees.remove(name)
+    with output.open("wb") as stream, cgroup_trees.own() as enter:
+        done = subprocess.run(
+            [*enter, *command], stdout=stream, stderr=stream, check=False, timeout=TIMEOUT, stdin=subprocess.DEVNULL
+        )
     parts = re.split(rf"^{MARK}(.*)\n", output.read_text(), flags=re.MULTILINE)
     assert done.returncode == 0, parts[-1][-6000:]
     yield dict(zip(parts[1::2], parts[2::2]))

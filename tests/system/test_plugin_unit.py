@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from systemd_bed import Bed
 
 pytestmark = pytest.mark.root
 
-WITHOUT_NETWORK_NAMESPACE = ("-m", "-p", "-i", "-u", "-C")  # the bed has no network, apt needs this machine's
 CORES, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 
 SETTINGS = """
@@ -79,13 +77,6 @@ def bed(node: nodes.SimulatedNode, debs: list[Path]) -> Iterator[Bed]:
         yield booted
 
 
-def install(bed: Bed, *packages: str) -> None:
-    prefix = ["nsenter", *WITHOUT_NETWORK_NAMESPACE, "-t", str(bed.leader), "env", "DEBIAN_FRONTEND=noninteractive"]
-    command = [*prefix, "apt-get", "install", "-qq", "-y", "--no-install-recommends", *packages]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def write(bed: Bed, path: str, content: str) -> None:
     bed.call("sh", "-c", f"mkdir -p $(dirname {path}) && cat > {path} <<'END'\n{content}\nEND")
 
@@ -96,7 +87,7 @@ def journal(bed: Bed, unit: str) -> str:
 
 def listed(bed: Bed, count: int) -> list[str]:
     """The lines that kubelet's stand-in has written, as soon as there are `count`."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while True:
         lines = [line for line in journal(bed, "kubelet").splitlines() if line.startswith("listed ")]
         if len(lines) >= count:
@@ -107,12 +98,9 @@ def listed(bed: Bed, count: int) -> list[str]:
 
 def upgrade(bed: Bed, debs: list[Path]) -> None:
     """Upgrade the packages. Their scripts restart vgpud and the plugin, which both run."""
-    bed.call("rm", "-f", "/usr/sbin/policy-rc.d")  # this machine's may forbid it
     units = ("vgpud.service", "vgpu-device-plugin.service")
-    bed.call("rm", "-f", "/usr/sbin/policy-rc.d")  # an image of a container has one, which forbids every restart
     before = [bed.call("systemctl", "show", "-P", "MainPID", unit) for unit in units]
-    bed.call("rm", "-f", "/usr/sbin/policy-rc.d")  # images for Docker have one, which forbids restarts
-    bed.call("sh", "-c", f"dpkg -i {' '.join(map(str, debs))} 2>&1", timeout=300)
+    bed.call("sh", "-c", f"dpkg -i {' '.join(map(str, debs))} 2>&1")
     assert [bed.call("systemctl", "is-active", unit) for unit in units] == ["active\n"] * 2
     assert not {"0\n", *before} & {bed.call("systemctl", "show", "-P", "MainPID", unit) for unit in units}
     assert bed.call("dpkg-query", "-W", "-f", "${Version} ", "vgpu", "vgpu-device-plugin").count("later") == 2
@@ -121,7 +109,7 @@ def upgrade(bed: Bed, debs: list[Path]) -> None:
 def typed(bed: Bed, begin: str) -> str:
     """What the block of docs/kubernetes.md that begins so prints, typed where systemd runs."""
     (block,) = [one for one in docs_commands.blocks("docs/kubernetes.md") if one.text.startswith(begin)]
-    return bed.call("sh", "-ec", block.text, timeout=120)
+    return bed.call("sh", "-ec", block.text)
 
 
 def started(bed: Bed) -> str:
@@ -133,10 +121,10 @@ def check_that_a_real_systemctl_restarts(bed: Bed) -> None:
     path = "/etc/containerd/config.toml"
     write(bed, path, "# mine\nversion = 2\n")
     before = bed.call("cat", path)
-    bed.call("systemctl", "start", "containerd.service", timeout=60)
+    bed.call("systemctl", "start", "containerd.service")
     pids = [started(bed)]
     for verb in ("configure", "unconfigure"):
-        text = bed.call("vgpuctl", "runtime", verb, "--runtime", "containerd", "--restart", timeout=120)
+        text = bed.call("vgpuctl", "runtime", verb, "--runtime", "containerd", "--restart")
         assert text.endswith("done: systemctl restart containerd\n")
         pids.append(started(bed))
     assert len(set(pids)) == 3, pids
@@ -144,7 +132,7 @@ def check_that_a_real_systemctl_restarts(bed: Bed) -> None:
     assert bed.call("cat", path) == before
     write(bed, "/etc/systemd/system/containerd.service.d/broken.conf", "[Service]\nExecStart=\nExecStart=/bin/false")
     bed.call("systemctl", "daemon-reload")
-    text = bed.call("sh", "-c", "vgpuctl runtime configure --runtime containerd --restart 2>&1; echo $?", timeout=120)
+    text = bed.call("sh", "-c", "vgpuctl runtime configure --runtime containerd --restart 2>&1; echo $?")
     assert "vgpuctl: systemctl restart containerd: expected exit status 0, found Job for containerd.service" in text
     assert "the files are written; repair containerd and run it again" in text
     assert text.endswith("\n1\n")
@@ -153,14 +141,14 @@ def check_that_a_real_systemctl_restarts(bed: Bed) -> None:
 def test_the_unit_runs_hardened_before_kubelet_and_grants(
     bed: Bed, debs: list[Path], node: nodes.SimulatedNode
 ) -> None:
-    install(bed, *map(str, debs))
+    bed.call("dpkg", "-i", *map(str, debs), timeout=600)
     write(bed, "/etc/vgpu/config.yaml", SETTINGS.format(driver=node.driver))
     for unit in ("vgpud", "vgpu-device-plugin"):
         write(bed, f"/etc/systemd/system/{unit}.service.d/sim.conf", DROP_IN.format(sim=node.sim, driver=node.driver))
     bed.call("vgpuctl", "config", "apply")
     bed.call("systemctl", "daemon-reload")
     check_that_a_real_systemctl_restarts(bed)
-    bed.call("systemctl", "restart", "vgpud.service", timeout=120)
+    bed.call("systemctl", "restart", "vgpud.service")
     typed(bed, "systemctl enable --now vgpu-device-plugin.service\n")
     state = bed.call("systemctl", "is-active", "vgpu-device-plugin.service", check=False).strip()
     assert state == "active", journal(bed, "vgpu-device-plugin")  # ready without kubelet, as kubelet may wait for it
@@ -185,5 +173,5 @@ def test_the_unit_runs_hardened_before_kubelet_and_grants(
     log = journal(bed, "vgpu-device-plugin")
     assert "Traceback" not in log, log
     assert "health is not known" not in log, log
-    bed.call("systemctl", "stop", "vgpu-device-plugin.service", "kubelet.service", timeout=60)
+    bed.call("systemctl", "stop", "vgpu-device-plugin.service", "kubelet.service")
     assert bed.call("systemctl", "show", "-P", "Result", "vgpu-device-plugin.service").strip() == "success"

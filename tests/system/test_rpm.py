@@ -16,13 +16,14 @@ import fresh_machine
 import installed_node
 import nodes
 import pytest
+import roots
 import rpm_packages
 from checkout import CHECKOUT
 
 pytestmark = pytest.mark.root
 
 SCRIPT = CHECKOUT / "tests/beds/rpm_node.sh"
-TIMEOUT = 300
+TIMEOUT = 1200
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def test_installed_in_a_scratch_root_used_upgraded_and_erased(
     overlay = tmp_path / "overlay"
     overlay.mkdir()
     done = subprocess.run(
-        ["unshare", "-m", "sh", SCRIPT, last, rpms[0].parent, overlay, node.driver, node.sim, made],
+        ["unshare", "-m", "sh", SCRIPT, last, rpms[0].parent, overlay, node.driver, node.sim, made, roots.node()],
         capture_output=True, text=True, check=False, timeout=TIMEOUT, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

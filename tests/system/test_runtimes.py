@@ -50,7 +50,7 @@ CRUN_LIBRARIES = (
 
 
 def newer_crun() -> str:
-    return str(suites.program("trixie", "crun", "usr/bin/crun", CRUN_LIBRARIES))
+    return str(suites.with_libraries("trixie", "crun", "usr/bin/crun", CRUN_LIBRARIES))
 
 
 class Bed(containerd_bed.Containerd):
@@ -191,7 +191,7 @@ def test_what_left_kubelet_without_a_runtime(bed: Bed, recipe: str, monkeypatch:
     with log.open("wb") as output:
         command = ["containerd", "--config", str(config)]
         bed.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while "containerd successfully booted" not in log.read_text():
         assert time.monotonic() < end, log.read_text()
         time.sleep(0.05)
@@ -281,7 +281,7 @@ def reload(docker: docker_bed.Docker, runtime: str) -> None:
     log = docker.directory / "log"
     before = len(log.read_text())
     docker.process.send_signal(signal.SIGHUP)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while "Reloaded configuration" not in log.read_text()[before:]:
         assert time.monotonic() < end, f"dockerd does not read its file: {log.read_text()[before:]}"
         time.sleep(0.1)

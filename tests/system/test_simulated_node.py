@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import cgroup_trees
 import podman_bed
@@ -21,19 +22,29 @@ pytestmark = pytest.mark.root
 
 PROGRAM = CHECKOUT / "tests/demo/simulated_node.py"
 STORAGE = '[storage]\ndriver = "vfs"\nrunroot = "{0}/run"\ngraphroot = "{0}/storage"\n'
-CGROUPS = ("/libpod_parent", "/default")  #: of podman and ctr
 #: vgpud and the device plugin go on until somebody ends them.
 STAYING = ("/vgpud", "/vgpu-device-plugin")
 
 
+class Place(NamedTuple):
+    """A directory for the node and podman's storage, and the beginning of a command that runs in the test's cgroups."""
+
+    path: Path
+    enter: list[str]
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    def run(self, *command: object, **options: Any) -> subprocess.CompletedProcess[str]:
+        given = [*self.enter, "env", "-C", self.path, *command]
+        return subprocess.run(given, env=environment(self.path), text=True, check=False, **options)
+
+
 @pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory for the node and podman's storage. podman accepts no runroot of more than 50 characters."""
-    existed = {name for name in CGROUPS if any(Path("/sys/fs/cgroup").glob(f"*{name}"))}
-    with tempfile.TemporaryDirectory(prefix="vgpu-test-") as directory:
-        yield Path(directory)
-    for name in set(CGROUPS) - existed:
-        cgroup_trees.remove(name)
+def place() -> Iterator[Place]:
+    """podman accepts no runroot of more than 50 characters."""
+    with tempfile.TemporaryDirectory(prefix="vgpu-test-") as directory, cgroup_trees.own() as enter:
+        yield Place(Path(directory), enter)
 
 
 def environment(place: Path) -> dict[str, str]:
@@ -45,18 +56,14 @@ def environment(place: Path) -> dict[str, str]:
     return {**os.environ, **found, "KUBELET": str(place / "kubelet")}
 
 
-def simulated_node(verb: str, place: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, PROGRAM, verb, place / "node"]
-    return subprocess.run(command, env=environment(place), capture_output=True, text=True, check=False)
+def simulated_node(verb: str, place: Place) -> subprocess.CompletedProcess[str]:
+    return place.run(sys.executable, PROGRAM, verb, place / "node", capture_output=True)
 
 
-def typed(command: str, place: Path) -> str:
+def typed(command: str, place: Place) -> str:
     """Type one command. Its output goes to a file, which what it leaves behind may keep open."""
     with (place / "output").open("w+") as output:
-        done = subprocess.run(
-            command, shell=True, cwd=place, env=environment(place), stdin=subprocess.DEVNULL, stdout=output,
-            stderr=output, timeout=120, check=False,
-        )  # fmt: skip
+        done = place.run("sh", "-c", command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=300)
         output.seek(0)
         text = output.read()
     assert done.returncode == 0, f"{command}: {text}"
@@ -67,7 +74,7 @@ def cores(kubelet: DeviceManager) -> int:
     return kubelet.allocatable().get("tencent.com/vcuda-core", 0)
 
 
-def test_every_command_that_it_prints(place: Path) -> None:
+def test_every_command_that_it_prints(place: Place) -> None:
     kubelet = DeviceManager(place / "kubelet/device-plugins", set).start()
     made = simulated_node("make", place)
     assert made.returncode == 0, made.stderr
@@ -77,7 +84,7 @@ def test_every_command_that_it_prints(place: Path) -> None:
     try:
         for command in commands:
             if command.endswith(STAYING):
-                typed(f"{command} 2>{place}/{command.rpartition('/')[2]} &", place)
+                typed(f"{command} 2>{place.path}/{command.rpartition('/')[2]} &", place)
                 wait_for((lambda: cores(kubelet) == 200) if "plugin" in command else daemon.exists)
             elif "simulated-node-remove" not in command:
                 outputs.append(typed(command, place))
@@ -95,9 +102,9 @@ def test_every_command_that_it_prints(place: Path) -> None:
     assert "refused 2" in limit
     assert re.search(r"30 +2 GiB +40 GiB", status)
     assert "0MiB /   2048MiB" in containerd
-    assert commands[-1] == f"make -C {CHECKOUT} simulated-node-remove NODE={place}/node"
+    assert commands[-1] == f"make -C {CHECKOUT} simulated-node-remove NODE={place.path}/node"
     assert not (place / "node").exists()
-    assert f"{place}/node" not in Path("/proc/self/mountinfo").read_text()
+    assert f"{place.path}/node" not in place.run("cat", "/proc/self/mountinfo", capture_output=True).stdout
 
 
 def test_the_make_targets_run_it() -> None:
@@ -109,7 +116,7 @@ def test_the_make_targets_run_it() -> None:
         assert done.stdout.endswith(f"tests/demo/simulated_node.py {verb} /somewhere\n")
 
 
-def test_a_node_whose_cards_are_in_use_stays(place: Path) -> None:
+def test_a_node_whose_cards_are_in_use_stays(place: Place) -> None:
     assert simulated_node("make", place).returncode == 0
     claim = place / "node/run/containers/red/claim.json"
     claim.parent.mkdir(parents=True)
@@ -122,10 +129,10 @@ def test_a_node_whose_cards_are_in_use_stays(place: Path) -> None:
     claim.unlink()
     again = simulated_node("make", place)  # as after a reboot
     assert again.returncode == 0, again.stderr
-    assert simulated_node("remove", place).stdout == f"{place}/node: removed\n"
+    assert simulated_node("remove", place).stdout == f"{place.path}/node: removed\n"
 
 
-def test_a_directory_that_is_no_node_stays(place: Path) -> None:
+def test_a_directory_that_is_no_node_stays(place: Place) -> None:
     (place / "node").mkdir()
     for verb in ("make", "remove"):
         refused = simulated_node(verb, place)

@@ -13,6 +13,7 @@ import bundles
 import last_version
 import nodes
 import pytest
+import roots
 import systemd_bed
 from checkout import CHECKOUT
 from systemd_bed import Bed
@@ -51,7 +52,8 @@ def test_containers_start_and_stop_while_the_package_is_replaced(
     upper = tmp_path / "overlay"
     upper.mkdir()
     command = ["unshare", "-m", "sh", SCRIPT, last, deb, upper, node.driver, node.sim, made, " ".join(rounds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, stdin=subprocess.DEVNULL)
+    command += [roots.node()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     parts = dict(part.split("\n", 1) for part in done.stdout.split("## ")[1:])
     assert parts["half"] == "ok\nfailed without the byte code\n"
@@ -100,26 +102,14 @@ DAEMON, PLUGIN, WATCHER = "vgpud.service", "vgpu-device-plugin.service", "vgpu-c
 class Node:
     """A booted systemd whose packages are installed with dpkg."""
 
-    WITHOUT_NETWORK_NAMESPACE = ("-m", "-p", "-i", "-u", "-C")  # the bed has no network, apt needs this machine's
-
     def __init__(self, bed: Bed, node: nodes.SimulatedNode) -> None:
         self.bed = bed
         self.node = node
-        bed.call("rm", "-f", "/usr/sbin/policy-rc.d")
+        bed.call("mv", "/usr/lib/python3/dist-packages/grpc", "/root")  # only the plugin's process needs it
 
     def write(self, path: str, content: str, mode: str = "644") -> None:
         command = f"mkdir -p $(dirname {path}) && cat > {path} <<'END' && chmod {mode} {path}\n{content}\nEND"
         self.bed.call("sh", "-c", command)
-
-    def install_first(self, deb: Path) -> None:
-        """Install the package with its dependencies."""
-        prefix = ["nsenter", *self.WITHOUT_NETWORK_NAMESPACE, "-t", str(self.bed.leader)]
-        apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "-y", "--no-install-recommends"]
-        command = [*prefix, *apt, str(deb)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=300, stdin=subprocess.DEVNULL
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
 
     def configure(self) -> None:
         self.write("/etc/vgpu/config.yaml", SETTINGS.format(driver=self.node.driver))
@@ -128,12 +118,11 @@ class Node:
         self.write(f"/etc/systemd/system/{PLUGIN}.d/sim.conf", PLUGIN_DROP_IN)
         self.bed.call("vgpuctl", "config", "apply")
         self.bed.call("systemctl", "daemon-reload")
-        self.bed.call("systemctl", "restart", DAEMON, timeout=120)
+        self.bed.call("systemctl", "restart", DAEMON)
 
     def install(self, debs: list[Path]) -> str:
-        """Unpack and configure with dpkg. Returns its output. The bed lacks what only the plugin's process needs."""
-        packages = " ".join(map(str, debs))
-        return self.bed.call("sh", "-c", f"dpkg --force-depends -i {packages} 2>&1", timeout=300)
+        """Unpack and configure with dpkg. Returns its output."""
+        return self.bed.call("sh", "-c", f"dpkg -i {' '.join(map(str, debs))} 2>&1")
 
     def state(self, unit: str) -> str:
         return self.bed.call("systemctl", "is-active", unit, check=False).strip()
@@ -151,7 +140,7 @@ class Node:
         return [self.state(unit) for unit in (DAEMON, PLUGIN, WATCHER)]
 
     def await_state(self, unit: str, state: str) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while self.state(unit) != state:
             assert time.monotonic() < end, self.bed.journal()[-3000:]
             time.sleep(0.2)
@@ -163,7 +152,7 @@ def installed(node: nodes.SimulatedNode, debs: list[Path], last: Path) -> Iterat
     scratch = Path(f"/tmp/vgpu-bed-{uuid.uuid4().hex[:8]}")
     with systemd_bed.booted(2, "", scratch, [node.directory, debs[0].parent, last.parent]) as bed:
         made = Node(bed, node)
-        made.install_first(last)
+        made.install([last])
         made.await_state(DAEMON, "active")
         assert [made.enabled(unit) for unit in (DAEMON, PLUGIN, WATCHER)] == ["enabled", "disabled", "enabled"]
         made.configure()
@@ -219,7 +208,7 @@ def test_the_watcher_waits_for_the_hook_of_the_same_version(installed: Node, deb
     before = installed.bed.call("cat", "/var/lib/vgpu/config.json")
     installed.bed.call("sh", "-c", "echo 'later = 1' >>/usr/lib/vgpu/python/vgpu/hook/hooklog.py")
     installed.bed.call("sh", "-c", "printf 'placement: {policy: spread}\n' >>/etc/vgpu/config.yaml")
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while "compile it again" not in installed.bed.journal():
         assert time.monotonic() < end, installed.bed.journal()[-3000:]
         time.sleep(0.2)
@@ -232,7 +221,7 @@ def test_a_removal_stops_and_disables_and_another_installation_starts(installed:
     installed.install(debs)
     installed.bed.call("systemctl", "enable", PLUGIN)
     pids = installed.pids()
-    installed.bed.call("dpkg", "--remove", "vgpu-device-plugin", "vgpu", timeout=120)
+    installed.bed.call("dpkg", "--remove", "vgpu-device-plugin", "vgpu")
     assert installed.states() == ["inactive"] * 3
     assert (
         installed.bed.call("sh", "-c", f"ls -d /proc/{pids[0]} /proc/{pids[1]} 2>&1; true").count("No such file") == 2
@@ -247,7 +236,7 @@ def test_a_removal_stops_and_disables_and_another_installation_starts(installed:
 
 @pytest.mark.long
 def test_a_masked_unit_stays_masked(installed: Node, debs: list[Path]) -> None:
-    installed.bed.call("dpkg", "--purge", "vgpu", timeout=120)
+    installed.bed.call("dpkg", "--purge", "vgpu")
     installed.bed.call("systemctl", "mask", DAEMON)
     installed.install(debs)
     assert installed.states() == ["inactive", "inactive", "active"]
