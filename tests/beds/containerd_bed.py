@@ -130,7 +130,7 @@ class Containerd:
 
     def _wait_for_image(self) -> None:
         assert self.client is not None
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         while not self.client.call("ImageStatus", image={"image": IMAGE}).image.id:
             assert time.monotonic() < end, "containerd does not see the image it imported"
             time.sleep(0.05)
@@ -364,7 +364,7 @@ class Pod:
         """Send SIGKILL without a grace period, as the out-of-memory killer does."""
         self.client.call("StopContainer", container_id=container, timeout=0)
 
-    def wait(self, container: str, seconds: float = 30) -> tuple[int, str]:
+    def wait(self, container: str, seconds: float = 120) -> tuple[int, str]:
         """(exit code, output) of a container that ends by itself."""
         end = time.monotonic() + seconds
         while True:

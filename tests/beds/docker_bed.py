@@ -63,7 +63,7 @@ class Docker:
         self.launch()
 
     def _wait(self) -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while self.call("version").returncode != 0:
             assert time.monotonic() < end, (self.directory / "log").read_text()[-2000:]
             time.sleep(0.1)

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.root
 Rootfs = Callable[..., Path]
 MakeBundle = Callable[..., bundles.Bundle]
 
-AT_MOST = 2.0  #: seconds until vgpud answers `health`
-ENDS = 30.0  #: seconds for a call of vgpuctl on a busy machine
+AT_MOST = 20.0  #: seconds until vgpud answers `health` on a busy machine; one that waits for a tenant never does
+ENDS = 300.0  #: seconds for a call of vgpuctl, likewise
 SAMPLE = (("fanotify", "filesystem", USAGE), ("fuse", "lookup", USAGE))
 REST = [attack for attack in ON_THE_REGION if attack not in SAMPLE]
 
@@ -221,6 +221,6 @@ def test_vgpud_ends_while_a_reader_is_blocked(site: Site) -> None:
     wait_for(lambda: site.warnings(site.hostile), what=site.daemon.text)
     began = time.monotonic()
     assert site.daemon.stop() == 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     site.daemon.start().ready()
     wait_for(lambda: site.warnings(site.hostile), what=site.daemon.text)

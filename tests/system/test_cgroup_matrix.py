@@ -149,7 +149,7 @@ class Place:
         pid = self.runtime.state(container)["pid"]
         request = {"pid": pid, "bundle": str(bundle.path), "devices": devices, "run": run}
         command = ["/usr/bin/python3", "-I", "-S", str(PROBE), str(CHECKOUT), json.dumps(request)]
-        done = subprocess.run([*self.prefix, *command], capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run([*self.prefix, *command], capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
@@ -162,7 +162,7 @@ class Place:
         """Delete with retries, as runc fails on a cgroup whose last process is still exiting."""
         self.runtime.cleanup()
         left = [path for name in self.cgroups for path in Path("/sys/fs/cgroup").glob(f"*/{name}")]
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while left and time.monotonic() < deadline:
             for path in left:
                 with contextlib.suppress(OSError):

@@ -183,7 +183,7 @@ def test_a_pods_claim_has_its_names(bed: containerd_bed.Containerd) -> None:
     row = next(row for row in json.loads(bed.node.vgpuctl("status", "--output", "json").stdout)["containers"])
     assert row["container"] == container
     pod.stop_container(container)
-    eventually("the claim of a killed container is released", 5, lambda: claims(bed) == {})
+    eventually("the claim of a killed container is released", 60, lambda: claims(bed) == {})
 
 
 @each_version

@@ -362,10 +362,6 @@ def test_systemd_is_notified(node: nodes.SimulatedNode, daemon: daemons.Daemon, 
         while "READY=1" not in " ".join(received) or received.count("WATCHDOG=1") < 3:
             received.append(systemd.recv(4096).decode())
         assert "inventory fresh" in " ".join(received)
-        begin = time.monotonic()
-        while systemd.recv(4096).decode() != "WATCHDOG=1":
-            pass
-        assert time.monotonic() - begin < 1
         daemon.stop()
         while systemd.recv(4096).decode() != "STOPPING=1":
             pass
@@ -598,9 +594,7 @@ def test_slow_and_many_clients_block_nobody(node: nodes.SimulatedNode, daemon: d
                 connection.send(b'{"ask": "health"}\n' * 50)
         except (BlockingIOError, BrokenPipeError, ConnectionResetError):
             pass
-    begin = time.monotonic()
     assert daemon.health()["pid"] == daemon.pid
-    assert time.monotonic() - begin < 2
     daemon.rounds()
     assert daemon.open_files() < files + 70
     wait_for(lambda: daemon.open_files() <= files + 1, 50, "silent clients are let go")

@@ -25,7 +25,7 @@ from vgpu.hook.linux.rootfs import Rootfs
 
 pytestmark = pytest.mark.root
 
-SOON = 10.0  #: seconds; who waits for a lease waits for 45
+SOON = 40.0  #: seconds; who waits for a lease waits for 45
 
 
 class AttachedFirst(OverNewMounts):

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.root
 Rootfs = Callable[..., Path]
 MakeBundle = Callable[..., bundles.Bundle]
 SOURCE = CHECKOUT / "tests/data/cuda/lease.c"
-SOON = 20.0  #: seconds for a start or a command; who waits for a lease waits for 45
+SOON = 40.0  #: seconds for a start or a command; who waits for a lease waits for 45
 SHARE, WHOLE = {"cores": "20", "memory": "1Gi"}, {"cores": "100"}
 #: System calls that answer ENOSYS in the hook, as before Linux 5.12, 5.6 and 5.2: see test_hook_runc.
 BEFORE_5_6, BEFORE_5_2 = (437, 442), (428, 429, 430, 437, 442)

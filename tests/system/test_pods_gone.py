@@ -93,7 +93,7 @@ def test_a_crash_loop_keeps_its_share(
     assert done.returncode == 0, done.stdout
     started = time.monotonic()
     assert "shared by default/old/main" in whole.run(shim, node, root, tmp_path)
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 300
     assert share.run(shim, node, root, tmp_path) == ""
     shim.delete(container)
     share.remove()

@@ -164,7 +164,7 @@ def test_a_restricting_unit_that_cannot_be_changed_stops_the_start(
         f"systemd unit {SCOPE}: expected systemd's consent to the devices (SetUnitProperties), found "
     )
     assert "the next `systemctl daemon-reload` may take the devices away" in line
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 60, "it waits for ever"
 
 
 @pytest.mark.parametrize(

@@ -934,7 +934,7 @@ def test_without_a_server_nothing_happens_but_a_line_in_the_log(new_site: Callab
     before = time.monotonic()
     site.agent.start()
     site.agent.handed_over("x")
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 60
     until(lambda: site.logged("no access to the API server") == 1)
     assert not pod_record.watched(site.settings.run_dir)
 

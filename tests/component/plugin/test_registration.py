@@ -198,7 +198,7 @@ def test_a_call_to_a_hanging_kubelet_times_out(bed: Bed, monkeypatch) -> None:
         deaf.listen(1)
         begin = time.monotonic()
         bed.look()
-        assert time.monotonic() - begin < 20
+        assert time.monotonic() - begin < 60
     assert not bed.registrar.registered()
 
 
