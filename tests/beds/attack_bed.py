@@ -13,15 +13,17 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import bundles
+import container_site
+import flooded_card
 import nodes
-from checkout import CHECKOUT, LIBRARIES, LOAD_SOURCES
+from checkout import CHECKOUT, LIBRARIES
+from container_site import OLD_KERNELS, copied, mounts_with
 from daemons import wait_for
 
 from vgpu.config import core_schedule, limits, paths
@@ -37,7 +39,7 @@ CAPABILITIES = [
     )
 ]  # fmt: skip
 STRONG = [*CAPABILITIES, "CAP_SYS_ADMIN", "CAP_SYS_PTRACE"]
-OLD_KERNEL = "437,428,429,430,442"  #: openat2, open_tree, move_mount, fsopen, mount_setattr
+OLD_KERNEL = ",".join(map(str, OLD_KERNELS["4.18"]))
 VOLATILE = (
     "hook.log",
     "hook.log.1",
@@ -56,42 +58,36 @@ MS = 1_000_000
 
 def compiled(directory: Path) -> dict[str, Path]:
     """The tenant's program and the neighbour's."""
-    tenant, load = directory / "tenant", directory / "cores_load"
-    strict = ["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]
-    subprocess.run([*strict, str(tenant), "-static", str(TENANT)], check=True)
-    include = f"-I{CHECKOUT / 'libvcuda/include'}"
-    subprocess.run(["cc", "-O2", include, "-o", str(load), *LOAD_SOURCES, "-ldl", "-lm", "-lpthread"], check=True)
-    return {"tenant": tenant, "load": load}
+    return {"tenant": bundles.static_program(TENANT, directory), "load": flooded_card.compiled(directory)}
 
 
-class Site:
-    """A node of one card, the programs, and a runtime whose containers carry the prefix of this site."""
+class Site(container_site.Site):
+    """A node of one card, the programs, and a runtime whose containers carry the prefix of this file's."""
 
     def __init__(
-        self, node: nodes.SimulatedNode, runtime: bundles.Runtime, programs: dict[str, Path], root: Path,
-        bundle: Callable[..., bundles.Bundle],
+        self, node: nodes.SimulatedNode, directory: Path, tree: Path, runtime: bundles.Runtime,
+        programs: dict[str, Path],
     ) -> None:  # fmt: skip
-        self.node = node
-        self.runtime = runtime
-        self.programs = programs
-        self.root = root
-        self._bundle = bundle
+        super().__init__(node, directory, {})
+        self.runtime, self.programs = runtime, programs
+        self.root = copied(tree, directory)
+        self.before = set(runtime.started)
 
     # ---- containers ----
 
-    def bundle(self, root: Path | None = None, strong: bool = False, **annotations: str) -> bundles.Bundle:
+    def bundle(self, strong: bool = False, **annotations: str) -> bundles.Bundle:  # type: ignore[override]
         """A container with the runtime's default capabilities and the tenant's program; by default with a share."""
-        share = self._bundle(root or self.root, **(annotations or {"cores": "20", "memory": "1Gi"}))
+        made = super().bundle(self.root, **(annotations or {"cores": "20", "memory": "1Gi"}))
         kinds = ("bounding", "effective", "permitted")
-        share.config["process"]["capabilities"] = dict.fromkeys(kinds, STRONG if strong else CAPABILITIES)
-        return share.bind(self.programs["tenant"], "/usr/bin/tenant", "ro")
+        made.config["process"]["capabilities"] = dict.fromkeys(kinds, STRONG if strong else CAPABILITIES)
+        return made.bind(self.programs["tenant"], "/usr/bin/tenant", "ro")
 
-    def start(self, bundle: bundles.Bundle, *command: str, name: str = "attack") -> str:
-        """A container that runs `command`, and goes on."""
-        container, done = self.runtime.create(bundle.command(*command), name)
-        assert done.returncode == 0, done.stderr
-        self.runtime.call("start", container, check=True)
-        return container
+    def end(self) -> None:
+        """End this test's containers. The runtime has others of the same file."""
+        self.daemon.kill()
+        for container in set(self.runtime.started) - self.before:
+            self.delete(container)
+            self.runtime.started.remove(container)
 
     def attacker(self, *words: str, strong: bool = False, host_pids: bool = False) -> str:
         """A container with a share whose attack has begun."""
@@ -100,28 +96,17 @@ class Site:
             namespaces = bundle.config["linux"]["namespaces"]
             bundle.config["linux"]["namespaces"] = [item for item in namespaces if item["type"] != "pid"]
         container = self.start(bundle, "tenant", *words)
-        wait_for(lambda: "ready" in self.output(bundle), what=lambda: self.output(bundle))
+        wait_for(lambda: "ready" in self.printed(bundle), what=lambda: self.printed(bundle))
         return container
 
-    def output(self, bundle: bundles.Bundle) -> str:
+    def printed(self, bundle: bundles.Bundle) -> str:
         return (bundle.path / "output").read_text()
-
-    def pid(self, container: str) -> int:
-        return int(self.runtime.state(container)["pid"])
-
-    def refusal(self, bundle: bundles.Bundle, *command: str) -> str:
-        """The hook's line about a container that must not start."""
-        done = self.runtime.run(bundle.command(*(command or ("true",))), "attack")
-        assert done.returncode != 0, "the container started"
-        line = done.stderr.partition("vgpu-hook: ")[2].partition("\\n")[0]
-        assert line, done.stderr
-        return line
 
     def starts(self, count: int, longest: float = 15, **annotations: str) -> None:
         """Start so many containers one after the other: none is refused, and none waits for longer."""
         for number in range(count):
             began = time.monotonic()
-            done = self.runtime.run(self.bundle(**annotations).command("true"), "attack")
+            done = self.runtime.run(self.bundle(**annotations))
             assert done.returncode == 0, f"start {number}: {done.stderr}"
             assert time.monotonic() - began < longest, f"start {number} took {time.monotonic() - began:.1f} s"
 
@@ -167,17 +152,6 @@ class Site:
         return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def bundles_of(node: nodes.SimulatedNode, directory: Path) -> Callable[..., bundles.Bundle]:
-    """Makes bundles below `directory`, as the fixture `bundle` does."""
-
-    def make(rootfs: Path, **annotations: str) -> bundles.Bundle:
-        keys = {"vgpu.io/" + key.replace("_", "-"): value for key, value in annotations.items()}
-        made = bundles.Bundle(directory / f"bundle-{uuid.uuid4().hex[:6]}", rootfs, keys)
-        return made.hooks(node).simulated(node)
-
-    return make
-
-
 def driver_files(node: nodes.SimulatedNode) -> list[Path]:
     """The driver's files of the host, and libvcuda."""
     libvcuda = Path(node.settings.text("paths.libvcuda"))
@@ -195,10 +169,8 @@ class Neighbour:
             site.programs["load"], "/usr/bin/cores_load", "ro"
         )
         share.config["process"]["env"].append("VGPU_SIM_GROUP=77")
-        self.container = site.start(
-            share, "cores_load", "kernel=fixed:1000000", "wait=0", "end=3600000000000", name="neighbour"
-        )
-        wait_for(lambda: self.busy() > 0, what=lambda: site.output(share))
+        self.container = site.start(share, "cores_load", "kernel=fixed:1000000", "wait=0", "end=3600000000000")
+        wait_for(lambda: self.busy() > 0, what=lambda: site.printed(share))
         self.pid = site.pid(self.container)
         self.before = self.records()
 
@@ -265,9 +237,8 @@ class Snapshot:
                     yield name, kept
 
     def _mounts(self) -> list[str]:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
         mine = (str(self.node.directory.parents[1]), "/usr/local/vgpu", "/usr/local/nvidia", self.prefix)
-        return [line for line in lines if any(part in line for part in mine)]
+        return [line for line in mounts_with("") if any(part in line for part in mine)]
 
     def _cgroups(self) -> list[str]:
         return sorted(

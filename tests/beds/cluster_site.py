@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,21 @@ import yaml
 from checkout import CHECKOUT
 from daemons import wait_for
 from plugin_process import Plugin
+from pod_site import CORE, GPU, MEMORY
 from real_cluster import Cluster, ClusterKubelet, Object
 from real_kubelet import NODE
 
-from vgpu.config import claims, grants
+from vgpu.config import grants
 from vgpu.config.claims import Claim
 
-EXAMPLES = CHECKOUT / "packaging/kubernetes/examples"
 MANIFESTS = CHECKOUT / "packaging/kubernetes/daemonset"
 ACCOUNT, NAMESPACE = "vgpu-device-plugin", "kube-system"
 SECRETS = "secrets/kubernetes.io/serviceaccount"
+#: What the node offers, by the name of its resource of cores, or by its mode.
+OFFERED = {
+    "": {CORE: 200, MEMORY: 320}, "gpu": {GPU: 4},
+    "nvidia.com/vcuda-core": {"nvidia.com/vcuda-core": 200, "nvidia.com/vcuda-memory": 81920},
+}  # fmt: skip
 ENVIRONMENT = {"KUBERNETES_SERVICE_HOST": real_cluster.API, "KUBERNETES_SERVICE_PORT": "443", "NODE_NAME": NODE}
 USUAL: Object = {
     "plugin.http": "",
@@ -225,7 +231,7 @@ class Site:
     # The node's records
 
     def grants(self) -> list[grants.Grant]:
-        return grants.read_all(self.node.settings.state_dir)[0]
+        return self.node.grants()
 
     def claimed(self) -> list[int]:
         """The amounts of grants that have a holder."""
@@ -233,13 +239,10 @@ class Site:
 
     def claims(self) -> dict[str, Claim]:
         """The claims that are ready, by the names of pod and container."""
-        run = self.node.settings.run_dir
         found = []
-        for path in Path(run, "containers").glob("[!.]*/claim.json"):
-            try:
-                found.append(claims.read(run, path.parent.name))
-            except FileNotFoundError:  # it has just ended
-                continue
+        for path in self.node.containers.glob("[!.]*/claim.json"):
+            with suppress(FileNotFoundError):  # it has not begun, or has just ended
+                found.append(self.node.claim(path.parent.name))
         return {claim.name.partition("/")[2]: claim for claim in found if claim.ready}
 
     def held(self, name: str, container: str = "main") -> list[tuple[str, int, int]]:

@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,9 @@ from typing import Any
 import bundles
 import cgroup_trees
 import cri_client
+import daemons
 import nodes
+import suites
 from checkout import CHECKOUT
 
 from vgpu.config import cdi_device
@@ -32,10 +33,23 @@ IMAGE = "vgpu-test.local/base:1"
 RUNC = shutil.which("runc", path=f"{os.environ['PATH']}:/usr/sbin") or "/usr/sbin/runc"
 CNI = "/usr/lib/cni"
 WITHOUT_CONTROLLERS = Path(__file__).with_name("runc_without_controllers.py")
+MACHINES = "1.6"
+#: Version -> the Debian suite that has it.
+SUITES = {MACHINES: "bookworm", "1.7": "trixie", "2.1": "sid"}
 #: Without these a daemon starts faster and warns less. No test needs them.
 UNUSED = ("aufs", "btrfs", "devmapper", "erofs", "zfs", "blockfile")
 #: The glob patterns that pass the markers on. `*` does not match a slash.
 PATTERNS = ("vgpu.io/*",)
+
+
+def programs(version: str) -> Path:
+    """Of containerd `version`. Docker's packages bring another one than Debian 12, which then is fetched."""
+    own = shutil.which("containerd")
+    if own and version == MACHINES:
+        found = subprocess.run([own, "--version"], capture_output=True, text=True, check=True).stdout.split()[2]
+        if found.lstrip("v").startswith(version):
+            return Path(own).parent
+    return suites.unpack(SUITES[version], "containerd") / "usr/bin"
 
 
 def hooks(node: nodes.Node, stage: str = "createRuntime") -> dict[str, Any]:
@@ -130,10 +144,8 @@ class Containerd:
 
     def _wait_for_image(self) -> None:
         assert self.client is not None
-        end = time.monotonic() + 120
-        while not self.client.call("ImageStatus", image={"image": IMAGE}).image.id:
-            assert time.monotonic() < end, "containerd does not see the image it imported"
-            time.sleep(0.05)
+        client = self.client
+        daemons.wait_for(lambda: client.call("ImageStatus", image={"image": IMAGE}).image.id, 120, "it sees no image")
 
     def stop(self) -> None:
         """End pods, daemon and what it mounted; the directory goes too."""
@@ -366,13 +378,9 @@ class Pod:
 
     def wait(self, container: str, seconds: float = 120) -> tuple[int, str]:
         """(exit code, output) of a container that ends by itself."""
-        end = time.monotonic() + seconds
-        while True:
-            status = self.status(container)
-            if status.state == self.client.messages.CONTAINER_EXITED:
-                return int(status.exit_code), self.output()
-            assert time.monotonic() < end, f"{container} has not ended"
-            time.sleep(0.03)
+        ended = self.client.messages.CONTAINER_EXITED
+        daemons.wait_for(lambda: self.status(container).state == ended, seconds, f"{container} has not ended")
+        return int(self.status(container).exit_code), self.output()
 
     def output(self, attempt: int = 0) -> str:
         """The output of the latest container, or of `attempt`. Each line of a CRI log is `time stream F text`."""

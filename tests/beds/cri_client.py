@@ -9,11 +9,11 @@ from __future__ import annotations
 import importlib
 import sys
 import tempfile
-import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import daemons
 import grpc
 from checkout import DATA
 from grpc_tools import protoc
@@ -46,6 +46,7 @@ class Client:
 
     def __init__(self, socket: Path) -> None:
         self.messages = messages()
+        self.error: CriError | None = None
         self.channel = grpc.insecure_channel(f"unix://{socket}")
 
     def call(self, name: str, deadline: float = 60, **fields: Any) -> Any:
@@ -63,14 +64,15 @@ class Client:
 
     def wait_for(self, name: str, seconds: float = 120, **fields: Any) -> Any:
         """Like `call`, repeated until the daemon, which has just been started, answers."""
-        end = time.monotonic() + seconds
-        while True:
+
+        def answer() -> Any:
             try:
                 return self.call(name, deadline=5, **fields)
-            except CriError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.05)
+            except CriError as error:
+                self.error = error
+                return None
+
+        return daemons.wait_for(answer, seconds, lambda: str(self.error))
 
     def close(self) -> None:
         self.channel.close()

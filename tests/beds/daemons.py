@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,27 +32,58 @@ def wait_for(holds: Callable[[], Any], timeout: float = 50, what: str | Callable
         time.sleep(0.05)
 
 
-class Daemon:
-    """vgpud of `node`. `log` is the file that it writes to."""
+class Process:
+    """A program of a test, whose output goes to `log`."""
 
-    def __init__(self, node: nodes.Node) -> None:
-        self.node = node
+    def __init__(self, log: Path) -> None:
+        self.log = log
         self.process: subprocess.Popen[bytes] | None = None
-        self.log = node.directory / "vgpud.log"
 
-    def start(self, *prefix: str, **environment: str) -> Daemon:
-        """`prefix` is a command that executes the daemon at its end, such as one that enters a namespace."""
+    def launch(self, command: Sequence[str | Path], environment: dict[str, str] | None = None) -> None:
         with self.log.open("ab") as stream:
             self.process = subprocess.Popen(
-                [*prefix, str(Path(sys.executable).parent / "vgpud"), "--config", str(self.node.config)],
-                env={**self.node.environment(), **environment}, stderr=stream, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-        return self
+                list(map(str, command)), env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
+            )
 
     @property
     def pid(self) -> int:
         assert self.process is not None
         return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def stop(self) -> int:
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        return self._end(signal.SIGKILL)
+
+    def _end(self, number: int) -> int:
+        if self.process is None:
+            return 0
+        self.process.send_signal(number)
+        status = self.process.wait(120)
+        self.process = None
+        return status
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+
+class Daemon(Process):
+    """vgpud of `node`."""
+
+    def __init__(self, node: nodes.Node) -> None:
+        super().__init__(node.directory / "vgpud.log")
+        self.node = node
+
+    def start(self, *prefix: str, **environment: str) -> Daemon:
+        """`prefix` is a command that executes the daemon at its end, such as one that enters a namespace."""
+        command = [*prefix, Path(sys.executable).parent / "vgpud", "--config", self.node.config]
+        self.launch(command, {**self.node.environment(), **environment})
+        return self
 
     def ready(self) -> Daemon:
         wait_for(lambda: self.health().get("inventory", {}).get("state") == "fresh", what=self.text())
@@ -74,22 +105,5 @@ class Daemon:
             last = self.health()["reaper"]["last"]
             wait_for(lambda last=last: self.health()["reaper"]["last"] > last)
 
-    def stop(self) -> int:
-        return self._end(signal.SIGTERM)
-
-    def kill(self) -> int:
-        return self._end(signal.SIGKILL)
-
-    def _end(self, number: int) -> int:
-        if self.process is None:
-            return 0
-        self.process.send_signal(number)
-        status = self.process.wait(120)
-        self.process = None
-        return status
-
     def open_files(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
-
-    def text(self) -> str:
-        return self.log.read_text()

@@ -11,13 +11,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 import uuid
 from pathlib import Path
 
 import cgroup_trees
 import nodes
 import suites
+from daemons import wait_for
 
 SUITE = "trixie"
 IMAGE = "vgpu-test:1"
@@ -53,7 +53,7 @@ class Docker:
         command = ["unshare", "--mount", "--net", *self.prefix, *daemon]
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self._wait()
+        wait_for(lambda: self.call("version").returncode == 0, 30, lambda: (self.directory / "log").read_text()[-2000:])
 
     def restart(self) -> None:
         """End the daemon, and run it again: what `systemctl restart docker` does."""
@@ -61,12 +61,6 @@ class Docker:
         self.process.terminate()
         self.process.wait(60)
         self.launch()
-
-    def _wait(self) -> None:
-        end = time.monotonic() + 120
-        while self.call("version").returncode != 0:
-            assert time.monotonic() < end, (self.directory / "log").read_text()[-2000:]
-            time.sleep(0.1)
 
     def _config(self) -> dict[str, object]:
         place = str(self.directory)

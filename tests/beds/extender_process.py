@@ -10,26 +10,30 @@ import re
 import ssl
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+from daemons import Process, wait_for
+
 PATIENCE = 60.0
 LISTENS = re.compile(r"listens address=([\d.]+):(\d+)")
 
 
-class ExtenderProcess:
-    """One replica with its log at `log`; `url` is where it listens."""
+class ExtenderProcess(Process):
+    """One replica; `url` is where it listens."""
 
     def __init__(self, kubeconfig: str, log: Path, *options: str, context: ssl.SSLContext | None = None) -> None:
-        self.log = log
+        super().__init__(log)
         self.context = context
+        log.unlink(missing_ok=True)
         command = [sys.executable, "-m", "vgpu.plugin.scheduler.command", "--kubeconfig", kubeconfig]
-        with log.open("wb") as file:
-            self.process = subprocess.Popen([*command, "--address=127.0.0.1:0", *options], stdout=file, stderr=file)
-        self.url = self._listening()
+        self.launch([*command, "--address=127.0.0.1:0", *options])
+        wait_for(lambda: LISTENS.search(self.text()) or not self.alive, PATIENCE, self.text)
+        found = LISTENS.search(self.text())
+        assert found, f"it does not listen: {self.text()}"
+        self.url = f"{'https' if context else 'http'}://{found[1]}:{found[2]}"
 
     def __enter__(self) -> ExtenderProcess:
         return self
@@ -37,29 +41,11 @@ class ExtenderProcess:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def _listening(self) -> str:
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end and self.process.poll() is None:
-            found = LISTENS.search(self.text())
-            if found:
-                return f"{'https' if self.context else 'http'}://{found[1]}:{found[2]}"
-            time.sleep(0.05)
-        raise AssertionError(f"it does not listen: {self.text()}")
-
-    def text(self) -> str:
-        return self.log.read_text(errors="replace")
-
     def end(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(120)
-        finally:
-            self.process.kill()
-            self.process.wait()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        """SIGTERM. Its exit status stays in `process`."""
+        process = self.process
+        self.stop()
+        self.process = process
 
     def ask(self, path: str, body: Any = None, context: ssl.SSLContext | None = None) -> tuple[int, Any]:
         """(status, answer): a GET, or a POST where there is a body. The answer is JSON or text."""
@@ -75,12 +61,9 @@ class ExtenderProcess:
 
     def ready(self, passed: bool = True, patience: float = PATIENCE) -> ExtenderProcess:
         """Wait until it is ready, or is not."""
-        end = time.monotonic() + patience
-        while time.monotonic() < end:
-            if (self.ask("/readyz")[0] == 200) is passed:
-                return self
-            time.sleep(0.05)
-        raise AssertionError(f"ready: {not passed}: {self.ask('/readyz')}: {self.text()}")
+        what = f"ready: {not passed}"
+        wait_for(lambda: (self.ask("/readyz")[0] == 200) is passed, patience, lambda: f"{what}: {self.text()}")
+        return self
 
 
 def _read(data: bytes) -> Any:

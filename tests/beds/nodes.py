@@ -6,6 +6,7 @@ The tests of the hook, the demo and the benchmarks use it. No package contains i
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 from checkout import BUILD, CHECKOUT
 
-from vgpu.config import grants, records
+from vgpu.config import claims, grants, paths, records
 from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
 
@@ -63,6 +64,11 @@ class Node:
     def write_settings(self) -> None:
         records.write(str(self.config), self.settings.record(), 0o644)
 
+    def change_settings(self, **values: object) -> None:
+        """Write settings of which some differ from now on."""
+        self.settings._values.update(values)
+        self.write_settings()
+
     def vgpuctl(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run vgpuctl on this node."""
         command = [*self.vgpuctl_command(), *arguments]
@@ -82,6 +88,38 @@ class Node:
         grant = Grant(grants.new_id(), resource, amount, 1.0, **fields)  # type: ignore[arg-type]
         grants.write(self.settings.state_dir, grant)
         return grant.id
+
+    # Its records
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.settings.run_dir)
+
+    @property
+    def containers(self) -> Path:
+        return Path(paths.containers(self.settings.run_dir))
+
+    def held(self) -> set[str]:
+        """The containers that have a directory."""
+        return {path.name for path in self.containers.iterdir()} if self.containers.exists() else set()
+
+    def claims(self) -> dict[str, dict[str, Any]]:
+        """Container -> the record of its claim."""
+        return {path.parent.name: json.loads(path.read_text()) for path in self.containers.glob("[!.]*/claim.json")}
+
+    def claim(self, container: str) -> claims.Claim:
+        return claims.read(self.settings.run_dir, container)
+
+    def grants(self) -> list[Grant]:
+        return grants.read_all(self.settings.state_dir)[0]
+
+    def log(self) -> list[dict[str, Any]]:
+        """The lines of the hook's log."""
+        path = Path(paths.hook_log(self.settings.run_dir))
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def status(self) -> dict[str, list[dict[str, Any]]]:
+        return json.loads(self.vgpuctl("status", "--output", "json").stdout)  # type: ignore[no-any-return]
 
 
 class SimulatedNode(Node):

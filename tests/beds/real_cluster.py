@@ -16,7 +16,7 @@ from typing import Any
 
 import containerd_bed
 import kubernetes_programs
-from daemons import wait_for
+from daemons import Process, wait_for
 from real_kubelet import NODE, Place, RealKubelet
 
 Object = dict[str, Any]
@@ -66,24 +66,16 @@ def write_network(directory: Path) -> Path:
     return directory
 
 
-class Server:
-    """One program in `place`. All its processes write to `log`."""
+class Server(Process):
+    """One program in `place`."""
 
     def __init__(self, place: Place, log: Path, command: Sequence[str | Path]) -> None:
-        self.command = [*place.prefix, *map(str, command)]
-        self.log = log
-        self.process: subprocess.Popen[bytes] | None = None
+        super().__init__(log)
+        self.command = [*place.prefix, *command]
 
     def start(self) -> Server:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.launch(self.command)
         return self
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
 
 
 class Cluster:
@@ -118,7 +110,7 @@ class Cluster:
 
     def what_happened(self) -> str:
         servers = (self.etcd, self.api, self.controllers, self.scheduler)
-        return "\n".join(server.log.read_text(errors="replace")[-1500:] for server in servers if server.log.exists())
+        return "\n".join(server.text()[-1500:] for server in servers)
 
     # Queries
 

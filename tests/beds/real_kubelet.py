@@ -17,6 +17,7 @@ from typing import Any
 
 import containerd_bed
 import kubernetes_programs
+from daemons import Process
 
 #: kubelet appends it to the names of static pods. The node's settings have another name, so the plugin takes these pods
 #: for pods of an API server, whose presence shows that kubelet's list is complete.
@@ -71,15 +72,14 @@ class Place:
         self.process.stdout.close()
 
 
-class RealKubelet:
+class RealKubelet(Process):
     """kubelet on `bed`, which has to be in the same `place`. Its cgroups are below the bed's."""
 
     def __init__(self, directory: Path, place: Place, bed: containerd_bed.Containerd) -> None:
         self.directory, self.place, self.bed = directory, place, bed
         self.manifests = directory / "manifests"
-        self.log = directory / "kubelet.log"
-        self.process: subprocess.Popen[bytes] | None = None
         self.manifests.mkdir(parents=True)
+        super().__init__(directory / "kubelet.log")
 
     @property
     def device_plugins(self) -> Path:
@@ -103,8 +103,7 @@ class RealKubelet:
             f"--container-runtime-endpoint=unix://{self.bed.socket}", f"--hostname-override={NODE}",
             f"--cert-dir={self.directory}/pki", "--v=3", *self._options(),
         ]  # fmt: skip
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.launch(command)
         return self
 
     def _options(self) -> list[str]:
@@ -156,21 +155,6 @@ class RealKubelet:
             if path.exists():
                 return "".join(line.split(" ", 3)[3] for line in path.read_text().splitlines(keepends=True))
         return ""
-
-    def text(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait(120)
-            self.process = None
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
 
     def restart(self) -> None:
         self.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import os
 import shutil
@@ -14,11 +15,14 @@ from pathlib import Path
 
 import attack_records
 import bundles
+import cgroup_trees
 import cluster_site
+import container_site
 import containerd_bed
 import flooded_card
 import nodes
 import oci_images
+import pod_site
 import pytest
 import roots
 import trees
@@ -116,7 +120,7 @@ def cluster(base_trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
         (tree / "usr/bin" / program).write_text("#!/bin/sh\ncudaprobe info; exec sleep 86400\n")
         (tree / "usr/bin" / program).chmod(0o755)
     image = oci_images.write(tree, tree.with_name("base.tar"), containerd_bed.IMAGE, ["sleep", "86400"])
-    pods = [item for path in cluster_site.EXAMPLES.glob("*.yaml") for item in cluster_site.documents(path)]
+    pods = [item for path in pod_site.EXAMPLES.glob("*.yaml") for item in cluster_site.documents(path)]
     names = sorted({container["image"] for pod in pods for container in pod["spec"]["containers"]})
     with tempfile.TemporaryDirectory(prefix="vgpu-") as name:  # a socket's path is at most 107 characters long
         made = cluster_site.Site(Path(name), image, names)
@@ -130,20 +134,81 @@ def cluster(base_trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
 def rootfs(base_trees: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
     """A fresh copy of a root file system of a kind."""
 
-    def copy(kind: str = "debian") -> Path:
-        target = tmp_path / f"rootfs-{kind}-{uuid.uuid4().hex[:6]}"
-        subprocess.run(["cp", "-a", base_trees[kind], target], check=True)
-        return target
+    return lambda kind="debian": container_site.copied(base_trees[kind], tmp_path)
 
-    return copy
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> nodes.SimulatedNode:
+    """A node of two A100 with the simulated driver and an inventory. To make one takes longer than most tests."""
+    made = nodes.SimulatedNode(tmp_path_factory.mktemp("site") / "node", "a100x2")
+    made.take_inventory()
+    subprocess.run(["cp", "-a", made.directory, made.directory.with_name("pristine")], check=True)
+    return made
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> nodes.SimulatedNode:
-    """A node of two A100 with the simulated driver and an inventory."""
-    made = nodes.SimulatedNode(tmp_path / "node", "a100x2")
-    made.take_inventory()
+def node(pristine: nodes.SimulatedNode) -> nodes.SimulatedNode:
+    """That node as it was: nothing that another test did on it is left."""
+    shutil.rmtree(pristine.directory)
+    subprocess.run(["cp", "-a", pristine.directory.with_name("pristine"), pristine.directory], check=True)
+    made = copy.copy(pristine)
+    made.settings = copy.deepcopy(pristine.settings)
     return made
+
+
+@pytest.fixture
+def site(
+    request: pytest.FixtureRequest, node: nodes.SimulatedNode, base_trees: dict[str, Path], tmp_path: Path
+) -> Iterator[container_site.Site]:
+    """The node with containers by runc on cgroup v1, or by another runtime (BOTH and CRUN of container_site)."""
+    made = container_site.Site(node, tmp_path, base_trees, getattr(request, "param", "runc"))
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def make_site(base_trees: dict[str, Path], tmp_path: Path) -> Iterator[Callable[..., container_site.Site]]:
+    """Makes sites on nodes with another profile or other settings."""
+    made: list[container_site.Site] = []
+
+    def make(profile: str, **settings: object) -> container_site.Site:
+        node = nodes.SimulatedNode(tmp_path / f"node{len(made)}", profile, **settings)
+        node.take_inventory()
+        made.append(container_site.Site(node, tmp_path, base_trees))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+@pytest.fixture(scope="session")
+def image(base_trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root file system of the kind debian as an image for containerd, whose containers sleep."""
+    archive = tmp_path_factory.mktemp("image") / "base.tar"
+    return oci_images.write(base_trees["debian"], archive, containerd_bed.IMAGE, ["sleep", "86400"])
+
+
+@pytest.fixture(scope="module")
+def containerds(
+    image: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., containerd_bed.Containerd]]:
+    """One daemon per version of containerd and of cgroup, started at its first use, on a node of its own."""
+    running: dict[tuple[str, int], containerd_bed.Containerd] = {}
+
+    def daemon(version: str, cgroup: int = 1) -> containerd_bed.Containerd:
+        if (version, cgroup) not in running:
+            directory = tmp_path_factory.mktemp("ctd")
+            node = nodes.SimulatedNode(directory / "node", "a100x2")
+            node.take_inventory()
+            made = containerd_bed.Containerd(directory / "bed", containerd_bed.programs(version), node, cgroup)
+            assert made.version.startswith(version)
+            running[version, cgroup] = made.start(image)
+        return running[version, cgroup]
+
+    yield daemon
+    for made in running.values():
+        made.stop()
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
@@ -167,24 +232,22 @@ def cgroup() -> Iterator[str]:
     """A cgroup path of this test's own, removed from every hierarchy afterwards."""
     name = f"/vgpu-test-{uuid.uuid4().hex[:8]}"
     yield name
-    for hierarchy in Path("/sys/fs/cgroup").iterdir():
-        top = Path(f"{hierarchy}{name}")
-        if top.is_dir():
-            for directory, _, _ in os.walk(top, topdown=False):
-                Path(directory).rmdir()
+    cgroup_trees.remove(name)
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_on_the_host(tmp_path: Path) -> Iterator[None]:
+def nothing_left_on_the_host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     """Fails a test that leaves its own mounts or the hook's in the host's namespace."""
-    before = set(mounts(tmp_path))
+    own = [tmp_path, *([request.getfixturevalue("pristine").directory] if "pristine" in request.fixturenames else [])]
+    texts = (*map(str, own), "/usr/local/vgpu", "/usr/local/nvidia")
+    before = mounts(texts)
     yield
-    assert set(mounts(tmp_path)) <= before
+    assert mounts(texts) <= before
 
 
-def mounts(tmp_path: Path) -> list[str]:
+def mounts(texts: tuple[str, ...]) -> set[str]:
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return [line for line in lines if str(tmp_path) in line or "/usr/local/vgpu" in line or "/usr/local/nvidia" in line]
+    return {line for line in lines if any(text in line for text in texts)}
 
 
 @pytest.fixture
@@ -215,7 +278,3 @@ def card(
 ) -> flooded_card.FloodedCard:
     """The node's first card, for containers by runc that flood it."""
     return flooded_card.FloodedCard(node, runc1, rootfs(), bundle, load)
-
-
-def remove(path: Path) -> None:
-    shutil.rmtree(path)

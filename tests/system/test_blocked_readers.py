@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -13,49 +14,44 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attack_bed
 import bundles
-import daemons
-import hostile_files
-import nodes
 import pytest
+from container_site import Site
 from daemons import wait_for
-from hostile_files import ON_THE_REGION, REGION, USAGE, Attacks
 
 from vgpu.hook.linux import cgroup, procfs
 
 pytestmark = pytest.mark.root
 
-Rootfs = Callable[..., Path]
-MakeBundle = Callable[..., bundles.Bundle]
-
 AT_MOST = 20.0  #: seconds until vgpud answers `health` on a busy machine; one that waits for a tenant never does
 ENDS = 300.0  #: seconds for a call of vgpuctl, likewise
+USAGE = "/usr/local/vgpu/usage"
 SAMPLE = (("fanotify", "filesystem", USAGE), ("fuse", "lookup", USAGE))
-REST = [attack for attack in ON_THE_REGION if attack not in SAMPLE]
+#: Every other way in which the host's readers of a usage region can be made to wait.
+REST = (
+    ("fanotify", "inode", USAGE), ("fanotify", "mount", USAGE), ("fuse", "open", USAGE), ("fuse", "read", USAGE),
+    ("fuse", "lookup", "/usr/local"),
+)  # fmt: skip
 
 
-class Site:
-    """A node with vgpud, a container that attacks and one that does not, each with a share of the same card."""
+class Readers:
+    """A site with vgpud, a container that attacks and one that does not, each with a share of the same card."""
 
-    def __init__(
-        self, node: nodes.SimulatedNode, runtime: bundles.Runtime, attacks: Attacks, share: Callable[[], bundles.Bundle]
-    ) -> None:
-        self.node = node
-        self.runtime = runtime
-        self.attacks = attacks
-        self.share = share
-        self.hostile, self.init = self.started()
-        self.neighbour, _ = self.started()
-        self.daemon = daemons.Daemon(node).start().ready()
+    def __init__(self, site: Site, tenant: Path) -> None:
+        self.site, self.node, self.daemon, self.tenant = site, site.node, site.daemon, tenant
+        self.attacks: list[subprocess.Popen[str]] = []
+        self.tree = site.tree()
+        shutil.copy2(tenant, self.tree / "usr/bin/tenant")
+        self.hostile, self.neighbour = self.started(), self.started()
+        self.init = site.pid(self.hostile)
+        site.start_daemon()
         self.daemon.rounds(2)
         self.slowest = 0.0
         self._asking = threading.Event()
 
-    def started(self) -> tuple[str, int]:
-        container, done = self.runtime.create(self.share().command("sleep", "600"))
-        assert done.returncode == 0, done.stderr
-        self.runtime.call("start", container, check=True)
-        return container, int(self.runtime.state(container)["pid"])
+    def started(self) -> str:
+        return self.site.start(self.site.bundle(self.tree, cores="20", memory="4Gi"))
 
     def warnings(self, container: str) -> list[str]:
         return [text for text in self.daemon.health()["warnings"] if container in text]
@@ -97,11 +93,24 @@ class Site:
         children = Path(f"/proc/{self.daemon.pid}/task/{self.daemon.pid}/children")
         return [int(pid) for pid in children.read_text().split() if procfs.start_time(int(pid))]
 
-    def cleanup(self) -> None:
+    def attack(self, *words: str, inside: bool = True) -> None:
+        """Begin an attack in the container's mount namespace, with the rights of a privileged container."""
+        command = ["nsenter", "-m", "-t", str(self.init), "tenant"] if inside else [str(self.tenant)]
+        process = subprocess.Popen([*command, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self.attacks.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", f"{words} did not begin: {process.wait(120)}"
+
+    def peace(self) -> None:
+        """End the attacks. A process that waits for one goes on then."""
+        for process in self.attacks:
+            process.kill()
+        while self.attacks:
+            self.attacks.pop().communicate(timeout=120)
+
+    def end(self) -> None:
         self._asking.clear()
-        self.attacks.end()
-        self.daemon.kill()
-        self.runtime.cleanup()
+        self.peace()
 
 
 def made(make: Callable[[], object]) -> bool:
@@ -114,21 +123,16 @@ def made(make: Callable[[], object]) -> bool:
     return True
 
 
-@pytest.fixture(scope="session")
-def hostile_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return hostile_files.compiled(tmp_path_factory.mktemp("programs"))
+@pytest.fixture(scope="module")
+def tenant(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bundles.static_program(attack_bed.TENANT, tmp_path_factory.mktemp("tenant"))
 
 
 @pytest.fixture
-def site(
-    hostile_program: Path, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, runc1: bundles.Runtime
-) -> Iterator[Site]:
-    if hostile_files.missing():
-        pytest.skip(f"needs {hostile_files.missing()}")
-    tree = rootfs()
-    made = Site(node, runc1, Attacks(hostile_program), lambda: bundle(tree, cores="20", memory="4Gi"))
+def readers(site: Site, tenant: Path) -> Iterator[Readers]:
+    made = Readers(site, tenant)
     yield made
-    made.cleanup()
+    made.end()
 
 
 @pytest.mark.parametrize(
@@ -136,53 +140,53 @@ def site(
     [*SAMPLE, *(pytest.param(attack, marks=pytest.mark.long) for attack in REST)],
     ids=lambda attack: "-".join(attack).replace("/", "_"),
 )
-def test_a_container_that_blocks_its_readers_delays_nobody(site: Site, attack: tuple[str, str, str]) -> None:
-    before = len(site.blocked_processes())
-    site.attacks.start(site.init, *attack)
-    thread = site.ask_without_end()
+def test_a_container_that_blocks_its_readers_delays_nobody(readers: Readers, attack: tuple[str, str, str]) -> None:
+    before = len(readers.blocked_processes())
+    readers.attack(*attack)
+    thread = readers.ask_without_end()
     try:
-        warning = wait_for(lambda: site.warnings(site.hostile), what=site.daemon.text)
+        warning = wait_for(lambda: readers.warnings(readers.hostile), what=readers.daemon.text)
         assert "blocks the host's reads of its usage region" in warning[0]
-        third, _ = site.started()
-        done = site.vgpuctl("set", site.neighbour, "--memory", "5Gi")
+        third = readers.started()
+        done = readers.vgpuctl("set", readers.neighbour, "--memory", "5Gi")
         assert done.returncode == 0, done.stderr
-        shown = site.status()
-        assert [site.hostile in text for text in shown["warnings"]] == [True]
-        assert {row["container"] for row in shown["containers"]} == {site.hostile, site.neighbour, third}
-        done = site.vgpuctl("doctor")
+        shown = readers.status()
+        assert [readers.hostile in text for text in shown["warnings"]] == [True]
+        assert {row["container"] for row in shown["containers"]} == {readers.hostile, readers.neighbour, third}
+        done = readers.vgpuctl("doctor")
         assert "containers" in done.stdout
     finally:
-        site.asked_enough(thread)
-    assert site.slowest < AT_MOST
-    assert len(site.blocked_processes()) <= before + 2, "one that is blocked, and perhaps its successor"
-    site.attacks.end()
-    wait_for(lambda: not site.warnings(site.hostile), 60, site.daemon.text)
-    assert site.daemon.text().count("blocks the host's reads") == 2, "once when it began, once when it was over"
-    assert site.status()["warnings"] == []
+        readers.asked_enough(thread)
+    assert readers.slowest < AT_MOST
+    assert len(readers.blocked_processes()) <= before + 2, "one that is blocked, and perhaps its successor"
+    readers.peace()
+    wait_for(lambda: not readers.warnings(readers.hostile), 60, readers.daemon.text)
+    assert readers.daemon.text().count("blocks the host's reads") == 2, "once when it began, once when it was over"
+    assert readers.status()["warnings"] == []
 
 
 @pytest.mark.long
-def test_a_container_that_blocks_its_cgroup_delays_nobody(site: Site) -> None:
+def test_a_container_that_blocks_its_cgroup_delays_nobody(readers: Readers) -> None:
     """A container sees its own cgroup, so it can mark the files there. The kernel refuses marks on procfs."""
-    directory = cgroup.device_cgroup(site.init).directory
-    site.attacks.start(os.getpid(), "fanotify", "inode", directory)
-    thread = site.ask_without_end()
+    directory = cgroup.device_cgroup(readers.init).directory
+    readers.attack("fanotify", "inode", directory, inside=False)
+    thread = readers.ask_without_end()
     try:
-        site.daemon.rounds(8)
-        site.started()
-        done = site.vgpuctl("health", "--processes", "--output", "json")
-        assert str(site.init) in done.stdout
-        assert site.status()["warnings"] == []
+        readers.daemon.rounds(8)
+        readers.started()
+        done = readers.vgpuctl("health", "--processes", "--output", "json")
+        assert str(readers.init) in done.stdout
+        assert readers.status()["warnings"] == []
     finally:
-        site.asked_enough(thread)
-    assert site.slowest < AT_MOST
+        readers.asked_enough(thread)
+    assert readers.slowest < AT_MOST
 
 
 @pytest.mark.long
-def test_a_region_of_another_kind_is_none(site: Site) -> None:
+def test_a_region_of_another_kind_is_none(readers: Readers) -> None:
     """A FIFO, a link out, a directory, a truncated and a huge file: no reader waits, and nothing is reported."""
-    region = Path(f"/proc/{site.init}/root{REGION}")
-    outside = site.node.directory / "secret"
+    region = Path(f"/proc/{readers.init}/root{USAGE}/usage")
+    outside = readers.node.directory / "secret"
     outside.write_bytes(b"x")
     kinds: dict[str, Callable[[], object]] = {
         "fifo": lambda: os.mkfifo(region),
@@ -191,36 +195,36 @@ def test_a_region_of_another_kind_is_none(site: Site) -> None:
         "empty": region.touch,
         "huge": lambda: (region.touch(), os.truncate(region, 1 << 40)),
     }
-    thread = site.ask_without_end()
+    thread = readers.ask_without_end()
     try:
         for make in kinds.values():
             region.rmdir() if region.is_dir() and not region.is_symlink() else region.unlink()
             wait_for(lambda make=make: made(make), what="the reader still has the last region, and the tmpfs is full")
-            site.daemon.rounds(2)
-            assert site.status()["warnings"] == []
+            readers.daemon.rounds(2)
+            assert readers.status()["warnings"] == []
     finally:
-        site.asked_enough(thread)
-    assert site.slowest < AT_MOST
-    assert site.warnings(site.hostile) == []
+        readers.asked_enough(thread)
+    assert readers.slowest < AT_MOST
+    assert readers.warnings(readers.hostile) == []
 
 
-def test_a_container_that_stands_still_is_read_as_any_other(site: Site) -> None:
+def test_a_container_that_stands_still_is_read_as_any_other(readers: Readers) -> None:
     """Stopped by a signal, and traced by nobody: the host's files of it stay readable."""
-    os.kill(site.init, signal.SIGSTOP)
+    os.kill(readers.init, signal.SIGSTOP)
     try:
-        site.daemon.rounds(2)
-        assert site.status()["warnings"] == []
-        site.started()
+        readers.daemon.rounds(2)
+        assert readers.status()["warnings"] == []
+        readers.started()
     finally:
-        os.kill(site.init, signal.SIGCONT)
-    assert site.warnings(site.hostile) == []
+        os.kill(readers.init, signal.SIGCONT)
+    assert readers.warnings(readers.hostile) == []
 
 
-def test_vgpud_ends_while_a_reader_is_blocked(site: Site) -> None:
-    site.attacks.start(site.init, "fuse", "lookup", USAGE)
-    wait_for(lambda: site.warnings(site.hostile), what=site.daemon.text)
+def test_vgpud_ends_while_a_reader_is_blocked(readers: Readers) -> None:
+    readers.attack("fuse", "lookup", USAGE)
+    wait_for(lambda: readers.warnings(readers.hostile), what=readers.daemon.text)
     began = time.monotonic()
-    assert site.daemon.stop() == 0
+    assert readers.daemon.stop() == 0
     assert time.monotonic() - began < 60
-    site.daemon.start().ready()
-    wait_for(lambda: site.warnings(site.hostile), what=site.daemon.text)
+    readers.daemon.start().ready()
+    wait_for(lambda: readers.warnings(readers.hostile), what=readers.daemon.text)

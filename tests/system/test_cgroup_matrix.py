@@ -11,24 +11,24 @@ import contextlib
 import json
 import shutil
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import bundles
+import cgroup_trees
 import docs_commands
 import nodes
+import podman_bed
 import pytest
 import systemd_bed
 from checkout import CHECKOUT, DATA
+from container_site import Site, pairs
 from systemd_bed import Bed
 
 pytestmark = pytest.mark.root
 
-Rootfs = Callable[..., Path]
-MakeBundle = Callable[..., bundles.Bundle]
 Beds = Callable[..., Bed]
 
 PROBE = DATA / "probes/allow_devices_probe.py"
@@ -37,9 +37,6 @@ REFUSED, NO_DRIVER = "Operation not permitted", "No such device or address"
 GRANTED = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia1")
 NUMBERS = ((195, 255), (511, 0), (511, 1), (195, 1))
 OTHER = "/tmp/other"
-
-#: crun 1.8 refuses a hybrid machine.
-WITHOUT_UNIFIED = ("unshare", "-m", "sh", "-ec", 'umount /sys/fs/cgroup/unified; exec "$@"', "sh")
 
 
 class Cell(NamedTuple):
@@ -61,7 +58,7 @@ class Cell(NamedTuple):
 CELLS = {
     "runc1.1-v1-cgroupfs": Cell(None, "runc", "cgroupfs"),
     "runc1.1-v2-cgroupfs": Cell(None, "runc", "cgroupfs", bundles.V2),
-    "crun1.8-v1-cgroupfs": Cell(None, "crun", "cgroupfs", WITHOUT_UNIFIED),
+    "crun1.8-v1-cgroupfs": Cell(None, "crun", "cgroupfs", podman_bed.V1_ONLY),
     "runc1.0rc93-v1-cgroupfs": Cell((1, "bullseye"), "runc", "cgroupfs", update_resets=True),
     "crun0.17-v1-cgroupfs": Cell((1, "bullseye"), "crun", "cgroupfs"),
     "runc1.3-v2-cgroupfs": Cell((2, "sid"), "runc", "cgroupfs"),
@@ -78,19 +75,19 @@ CELLS = {
 RUNC = [name for name, cell in CELLS.items() if cell.systemd and cell.program == "runc"]
 
 
-class Place:
+class Place(Site):
     """A running cell: its runtime, and the bed that it runs in, if any."""
 
-    def __init__(self, cell: Cell, bed: Bed | None, node: nodes.SimulatedNode, root: Path) -> None:
-        self.cell = cell
-        self.bed = bed
-        self.node = node
-        self.prefix = [*(bed.enter if bed else ()), *cell.prefix]
+    def __init__(
+        self, cell: Cell, bed: Bed | None, node: nodes.SimulatedNode, directory: Path, trees: dict[str, Path]
+    ) -> None:
+        self.cell, self.bed = cell, bed
+        super().__init__(node, directory, trees)
+        self.prefix = (*(bed.enter if bed else ()), *cell.prefix)
         options = ["--systemd-cgroup"] if cell.systemd else []
         if cell.program == "crun" and not cell.systemd:
             options = ["--cgroup-manager=cgroupfs"]
-        self.runtime = bundles.Runtime(root, cell.program, *options)
-        self.runtime.command[:0] = self.prefix
+        self.runtime = self.other_runtime(cell.program, *options)
         self.cgroups: list[str] = []
 
     @property
@@ -101,8 +98,8 @@ class Place:
     def host_nodes(self) -> list[str]:
         return [str(self.node.driver / path.lstrip("/")) for path in GRANTED]
 
-    def create(self, bundle: bundles.Bundle, path: str = "") -> tuple[str, subprocess.CompletedProcess[str]]:
-        """`runtime create` in a cgroup of its own, or at cgroupsPath `path`."""
+    def placed(self, bundle: bundles.Bundle, path: str = "") -> bundles.Bundle:
+        """The bundle in a cgroup of its own, or at cgroupsPath `path`."""
         name = f"vgpu-test-{uuid.uuid4().hex[:8]}"
         self.cgroups.append(name)
         own = f"system.slice:vgpu:{name}" if self.cell.systemd else f"/{name}"
@@ -111,19 +108,14 @@ class Place:
             sysfs = {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["ro"]}
             mount = {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["ro"]}
             bundle.config["mounts"] += [sysfs, mount]
-        return self.runtime.create(bundle.command("sleep", "600"))
+        return bundle
 
-    def start(self, bundle: bundles.Bundle, path: str = "") -> str:
-        container, done = self.create(bundle, path)
-        assert done.returncode == 0, done.stdout + done.stderr
-        self.runtime.call("start", container, check=True)
-        return container
+    def begin(self, bundle: bundles.Bundle, path: str = "") -> str:
+        return self.start(self.placed(bundle, path))
 
     def opens(self, container: str, *paths: str) -> dict[str, str]:
         """The result of open(O_RDWR) in the container, by path."""
-        done = self.runtime.call("exec", container, "cudaprobe", "open", *(paths or (*GRANTED, OTHER, "/dev/null")))
-        assert done.returncode == 0, done.stderr
-        return dict(line.split(" ", 1) for line in done.stdout.splitlines())
+        return pairs(self.execute(container, "cudaprobe", "open", *(paths or (*GRANTED, OTHER, "/dev/null"))))
 
     def has_devices(self, container: str, other: str = REFUSED) -> None:
         """Assert that the granted devices open and no others."""
@@ -153,22 +145,15 @@ class Place:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    def log(self) -> str:
+    def notes(self) -> str:
         """The lines of the hook's log about the last container, as one text."""
-        path = Path(self.node.settings.run_dir) / "hook.log"
-        return "\n".join(json.loads(path.read_text().splitlines()[-1])["notes"])
+        return "\n".join(self.node.log()[-1]["notes"])
 
-    def cleanup(self) -> None:
+    def end(self) -> None:
         """Delete with retries, as runc fails on a cgroup whose last process is still exiting."""
-        self.runtime.cleanup()
-        left = [path for name in self.cgroups for path in Path("/sys/fs/cgroup").glob(f"*/{name}")]
-        deadline = time.monotonic() + 60
-        while left and time.monotonic() < deadline:
-            for path in left:
-                with contextlib.suppress(OSError):
-                    path.rmdir()
-            left = [path for path in left if path.exists()]
-        assert left == []
+        super().end()
+        for name in self.cgroups:
+            cgroup_trees.remove(f"/{name}")
 
 
 @pytest.fixture(scope="module")
@@ -196,27 +181,31 @@ def beds(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iterator
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, beds: Beds, node: nodes.SimulatedNode, tmp_path: Path) -> Iterator[Place]:
+def place(
+    request: pytest.FixtureRequest, beds: Beds, node: nodes.SimulatedNode, tmp_path: Path, base_trees: dict[str, Path]
+) -> Iterator[Place]:
     cell: Cell = CELLS[request.param]
-    made = Place(cell, beds(*cell.bed, cell.pins) if cell.bed else None, node, tmp_path / "runtime")
+    bed = beds(*cell.bed, cell.pins) if cell.bed else None
+    made = Place(cell, bed, node, tmp_path, base_trees)
     yield made
-    made.cleanup()
+    made.end()
 
 
 @pytest.fixture
-def share(rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode) -> bundles.Bundle:
+def share(place: Place) -> bundles.Bundle:
     """A share of a card, and the node of a device that is not granted."""
-    tree = rootfs()
-    make_nodes(tree, {OTHER: (195, 99)})
-    return bundle(tree, cores="30", memory="2Gi", use_gpuuuid=node.read_cards()[0]["uuid"])
+    made = place.share(use_gpuuuid=place.node.read_cards()[0]["uuid"])
+    make_nodes(made.rootfs, {OTHER: (195, 99)})
+    return made
 
 
 @pytest.fixture
-def plain(rootfs: Rootfs, bundle: MakeBundle) -> bundles.Bundle:
+def plain(place: Place) -> bundles.Bundle:
     """A container without an allocation, but with all nodes."""
-    tree = rootfs()
-    make_nodes(tree, {OTHER: (195, 99), **{f"/tmp/{path[5:]}": number for path, number in zip(GRANTED, NUMBERS)}})
-    return bundle(tree)
+    made = place.bundle()
+    numbers = {f"/tmp/{path[5:]}": number for path, number in zip(GRANTED, NUMBERS)}
+    make_nodes(made.rootfs, {OTHER: (195, 99), **numbers})
+    return made
 
 
 PLAIN_NODES = tuple(f"/tmp/{path[5:]}" for path in GRANTED)
@@ -229,9 +218,9 @@ def make_nodes(tree: Path, numbers: dict[str, tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("place", CELLS, indirect=True)
 def test_which_devices_open_and_stay_open(place: Place, share: bundles.Bundle) -> None:
-    container = place.start(share)
+    container = place.begin(share)
     place.has_devices(container)
-    print(place.log())
+    print(place.notes())
     other = REFUSED if place.cell.keeps_rules else NO_DRIVER
     place.reload()
     place.has_devices(container, other)
@@ -245,7 +234,7 @@ def test_which_devices_open_and_stay_open(place: Place, share: bundles.Bundle) -
     again = place.open_devices(container, share)
     assert "the devices were open already" in again or not place.cell.keeps_rules
     assert place.runtime.delete(container).returncode == 0
-    assert list((Path(place.node.settings.run_dir) / "containers").iterdir()) == []
+    assert place.node.held() == set()
     if place.bed and place.cell.pins:
         assert place.bed.call("ls", "/sys/fs/bpf/crun") == ""
 
@@ -254,7 +243,7 @@ def test_which_devices_open_and_stay_open(place: Place, share: bundles.Bundle) -
 def test_the_commands_of_the_document(place: Place, share: bundles.Bundle) -> None:
     """They show the devices of a container, in systemd's list and in the kernel's."""
     (block,) = [one for one in docs_commands.blocks("docs/cgroups.md") if one.text.startswith("systemctl show")]
-    place.start(share)
+    place.begin(share)
     scope = f"vgpu-{place.cgroups[-1]}.scope"
     text = block.text.replace("SCOPE", scope).replace("PATH", f"system.slice/{scope}")
     assert place.bed
@@ -271,7 +260,7 @@ def test_the_commands_of_the_document(place: Place, share: bundles.Bundle) -> No
 
 @pytest.mark.parametrize("place", [name for name in RUNC if name != "runc1.0rc93-v2-systemd"], indirect=True)
 def test_devices_that_only_the_kernel_has_are_gone_after_a_reload(place: Place, plain: bundles.Bundle) -> None:
-    container = place.start(plain)
+    container = place.begin(plain)
     assert set(place.opens(container, *PLAIN_NODES, OTHER).values()) == {REFUSED}
     assert "kernel level only" in place.open_devices(container, plain, run="/nowhere")
     assert set(place.opens(container, *PLAIN_NODES).values()) == {NO_DRIVER}
@@ -292,7 +281,7 @@ def test_devices_that_only_the_kernel_has_are_gone_after_a_reload(place: Place, 
     indirect=["place"],
 )
 def test_systemds_own_program_is_not_replaced_behind_its_back(place: Place, plain: bundles.Bundle, said: str) -> None:
-    container = place.start(plain)
+    container = place.begin(plain)
     assert said in place.open_devices(container, plain, run="/nowhere")
     assert set(place.opens(container, *PLAIN_NODES).values()) == {REFUSED}
 
@@ -302,7 +291,7 @@ def test_a_pin_is_replaced_with_its_program(place: Place, plain: bundles.Bundle)
     """systemd applies the pinned program. It leaves a cgroup alone that has the hook's program, and also one that was
     reset.
     """
-    container = place.start(plain)
+    container = place.begin(plain)
     assert "also at /sys/fs/bpf/crun/" in place.open_devices(container, plain)
     place.reload()
     assert set(place.opens(container, *PLAIN_NODES).values()) == {NO_DRIVER}
@@ -315,9 +304,9 @@ def test_a_pin_is_replaced_with_its_program(place: Place, plain: bundles.Bundle)
 @pytest.mark.parametrize("place", ["runc1.1-v2-systemd"], indirect=True)
 def test_a_scope_name_that_systemd_does_not_have(place: Place, share: bundles.Bundle) -> None:
     place.runtime.command.remove("--systemd-cgroup")
-    container = place.start(share, f"/vgpu-test-{uuid.uuid4().hex[:8]}.scope")
+    container = place.begin(share, f"/vgpu-test-{uuid.uuid4().hex[:8]}.scope")
     place.has_devices(container)
-    assert ".scope: kernel level only" in place.log()
+    assert ".scope: kernel level only" in place.notes()
 
 
 @pytest.mark.parametrize("place", ["runc1.1-v2-systemd", "crun1.28-v2-systemd"], indirect=True)
@@ -326,12 +315,12 @@ def test_a_slice_that_refuses_is_an_error_that_names_it(place: Place, share: bun
     assert bed is not None
     name = f"vgputest{uuid.uuid4().hex[:8]}.slice"
     bed.call("systemctl", "set-property", "--runtime", name, "DevicePolicy=closed")
-    _, done = place.create(share, f"{name}:vgpu:{uuid.uuid4().hex[:8]}")
+    _, done = place.runtime.create(place.placed(share, f"{name}:vgpu:{uuid.uuid4().hex[:8]}"))
     assert done.returncode != 0
-    log = json.loads((Path(place.node.settings.run_dir) / "hook.log").read_text().splitlines()[0])
-    assert "c 195:1 rw" in log["error"]
-    assert f"sd_devices on /sys/fs/cgroup/{name}" in log["error"]
-    assert list((Path(place.node.settings.run_dir) / "containers").iterdir()) == []
+    error = place.node.log()[0]["error"]
+    assert "c 195:1 rw" in error
+    assert f"sd_devices on /sys/fs/cgroup/{name}" in error
+    assert place.node.held() == set()
 
 
 @pytest.mark.parametrize("place", ["crun1.28-v2-systemd"], indirect=True)
@@ -345,7 +334,6 @@ def test_a_container_without_a_cgroup_of_its_own(place: Place, share: bundles.Bu
     done = place.runtime.run(share.command("cudaprobe", "open", *GRANTED))
     if policy == "closed":
         assert done.returncode != 0
-        record = (Path(place.node.settings.run_dir) / "hook.log").read_text()
-        assert "the container shares it with the runtime" in record
+        assert "the container shares it with the runtime" in str(place.node.log())
     else:
         assert done.stdout.count(NO_DRIVER) == len(GRANTED), done.stderr

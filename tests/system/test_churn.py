@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,12 +21,12 @@ from attack_records import Attack, attack
 from kubelet_api import message
 from kubelet_devices import DeviceManager
 from plugin_process import Plugin
+from pod_site import CORE, plugin_settings, short_directory
 
 from vgpu.config import paths
 
 pytestmark = pytest.mark.root
 
-CORE = "tencent.com/vcuda-core"
 SETTLED = 500  #: calls of one life of the plugin before its size counts
 
 
@@ -36,15 +35,9 @@ class Churn:
 
     def __init__(self, directory: Path, sockets: Path) -> None:
         self.sockets = sockets
-        settings = {
-            "plugin.socket_dir": str(sockets),
-            "plugin.http": "",
-            "metrics.listen": "",
-            "kubernetes.api": "never",
-        }
-        self.node = nodes.SimulatedNode(directory / "node", "t4x1", **settings)
+        self.node = nodes.SimulatedNode(directory / "node", "t4x1", **plugin_settings(sockets))
         self.node.take_inventory()
-        self.kubelet = DeviceManager(sockets, set).start()
+        self.kubelet = DeviceManager(sockets / "device-plugins", set).start()
         self.plugin = Plugin(self.node)
 
     def start(self) -> None:
@@ -66,7 +59,7 @@ class Churn:
         return str(answer.container_responses[0].annotations["vgpu.io/grant-cores"])
 
     def grants(self) -> set[str]:
-        return {name for name in os.listdir(paths.grants(self.node.settings.state_dir)) if name.endswith(".json")}
+        return {grant.id for grant in self.node.grants()}
 
     def size(self) -> tuple[int, int]:
         """Resident bytes and open files of the plugin."""
@@ -79,7 +72,7 @@ class Churn:
 
 @pytest.fixture
 def churn(tmp_path: Path) -> Iterator[Churn]:
-    sockets = Path(tempfile.mkdtemp(prefix="vgpu-"))  # a socket's path is at most 107 characters long
+    sockets = short_directory()
     made = Churn(tmp_path, sockets)
     yield made
     made.end()
@@ -90,7 +83,7 @@ def one_life(churn: Churn, dice: random.Random, calls: int) -> None:
     """`calls` calls; each grant is on disk when its answer comes, and its pod ends at once. Then the plugin is killed
     while a call is under way."""
     churn.start()
-    kept = churn.grants() if Path(paths.grants(churn.node.settings.state_dir)).exists() else set()
+    kept = churn.grants()
     before = (0, 0)
     for number in range(calls):
         path = Path(paths.grant(churn.node.settings.state_dir, churn.allocate(dice)))
@@ -115,8 +108,8 @@ def forget(churn: Churn, call: Future[str]) -> None:
     try:
         Path(paths.grant(churn.node.settings.state_dir, call.result(60))).unlink()
     except grpc.RpcError:
-        for name in churn.grants():  # written, but its answer was lost: the collector removes it after its grace
-            Path(paths.grants(churn.node.settings.state_dir), name).unlink()
+        for id in churn.grants():  # written, but its answer was lost: the collector removes it after its grace
+            Path(paths.grant(churn.node.settings.state_dir, id)).unlink()
 
 
 @attack("Allocate calls, in lives of the plugin of at most 5,000, each ended by kill -9 during a call", "the node")

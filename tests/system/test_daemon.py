@@ -7,60 +7,35 @@ import os
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import bundles
 import daemons
 import nodes
 import pytest
+from container_site import BOTH, GIB, INFO, MIB, SLEEP, Site, pairs
 from daemons import wait_for
 
-from vgpu.config import claims, limits, paths, records
+from vgpu.config import limits, paths, records
 from vgpu.hook.linux import cgroup
 from vgpu.node.daemon import device_monitor, reaper
 
 pytestmark = pytest.mark.root
 
-Rootfs = Callable[..., Path]
-MakeBundle = Callable[..., bundles.Bundle]
-SLEEP = ("sleep", "600")
-
-
-@pytest.fixture
-def daemon(node: nodes.SimulatedNode) -> Iterator[daemons.Daemon]:
-    """The node's daemon, which the test starts."""
-    made = daemons.Daemon(node)
-    yield made
-    made.kill()
-
-
-def held(node: nodes.SimulatedNode) -> set[str]:
-    """The containers that have a directory of claims."""
-    directory = Path(node.settings.run_dir) / "containers"
-    return set(os.listdir(directory)) if directory.exists() else set()
+SMALL = {"cores": "20", "memory": "1Gi"}
 
 
 def is_ready(node: nodes.SimulatedNode, container: str) -> bool:
     """Whether the hook has completed the claim."""
     try:
-        return claims.read(node.settings.run_dir, container).ready
+        return node.claim(container).ready
     except FileNotFoundError:
         return False
-
-
-def started(runtime: bundles.Runtime, share: bundles.Bundle) -> tuple[str, int]:
-    """Start a container that sleeps. Returns it and its init."""
-    container, done = runtime.create(share.command(*SLEEP))
-    assert done.returncode == 0, done.stderr
-    runtime.call("start", container, check=True)
-    return container, int(runtime.state(container)["pid"])
 
 
 def without_poststop(share: bundles.Bundle) -> bundles.Bundle:
@@ -84,48 +59,56 @@ cgroup_v2.swap(fd, cgroup_v2.known_programs(container_rules)[0].load(), bpf.prog
 """
 
 
-def reset(version: int, init: int, share: bundles.Bundle, numbers: list[str]) -> None:
+def reset(site: Site, container: str, share: bundles.Bundle) -> None:
     """The container's device cgroup has the runtime's rules again, and no others."""
-    if version == 2:
+    init = site.pid(container)
+    if site.prefix:
         script = [sys.executable, "-c", RESET_V2, str(init), str(share.path / "config.json")]
-        subprocess.run([*bundles.V2, *script], check=True)
+        subprocess.run([*site.prefix, *script], check=True)
         return
-    deny = Path(cgroup.device_cgroup(init).directory) / "devices.deny"
+    deny(init, site.node.claim(container).devices)
+
+
+def deny(init: int, numbers: Iterable[str]) -> Path:
+    """Deny devices on cgroup v1. Returns the directory."""
+    directory = Path(cgroup.device_cgroup(init).directory)
     for number in numbers:
-        deny.write_text(f"c {number} rw")
+        (directory / "devices.deny").write_text(f"c {number} rw")
+    return directory
 
 
-def opens(runtime: bundles.Runtime, container: str) -> bool:
+def opens(site: Site, container: str) -> bool:
     """Whether the device cgroup permits the card's node. The node has no driver here, which is another error."""
-    done = runtime.call("exec", container, "sh", "-c", ": <> /dev/nvidiactl")
+    done = site.runtime.call("exec", container, "sh", "-c", ": <> /dev/nvidiactl")
     return "Operation not permitted" not in done.stderr
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_devices_that_a_runtime_closed_are_opened_again(
-    version: int, tmp_path: Path, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
-) -> None:
+def is_repaired(site: Site, container: str, close: Callable[[], object]) -> None:
+    """vgpud does nothing until `close` has closed the devices; then it opens them again."""
+    site.start_daemon()
+    site.daemon.rounds(3)
+    if not site.prefix:
+        time.sleep(device_monitor.INTERVAL)  # a second look follows the first
+        site.daemon.rounds(3)
+    assert site.daemon.health()["devices"] == {"reopened": 0}
+    assert opens(site, container)
+    close()
+    assert not opens(site, container)
+    wait_for(lambda: site.daemon.health()["devices"] == {"reopened": 1}, what=site.daemon.text)
+    assert opens(site, container)
+
+
+@BOTH
+def test_devices_that_a_runtime_closed_are_opened_again(site: Site) -> None:
     """runc 1.0.0-rc93 closes them at every update by restoring its own rules. vgpud does not touch the neighbour."""
-    runtime = bundles.Runtime(tmp_path / "runtime", "runc", cgroup=version)
-    try:
-        share = bundle(rootfs(), cores="20", memory="1Gi")
-        container, init = started(runtime, share)
-        started(runtime, bundle(rootfs(), cores="20", memory="1Gi"))
-        numbers = list(claims.read(node.settings.run_dir, container).devices)
-        daemon.start(*(bundles.V2 if version == 2 else ())).ready()
-        daemon.rounds(3)
-        assert daemon.health()["devices"] == {"reopened": 0}
-        assert opens(runtime, container)
-        reset(version, init, share, numbers)
-        assert not opens(runtime, container)
-        wait_for(lambda: daemon.health()["devices"] == {"reopened": 1}, what=daemon.text)
-        assert opens(runtime, container)
-    finally:
-        runtime.cleanup()
+    share = site.bundle(**SMALL)
+    container = site.start(share)
+    site.start(site.bundle(**SMALL))
+    is_repaired(site, container, lambda: reset(site, container, share))
     text = "devices allowed again that another program had denied"
-    (told,) = [line for line in daemon.text().splitlines() if text in line]
+    (told,) = [line for line in site.daemon.text().splitlines() if text in line]
     assert f"container={container}" in told
-    told = node.vgpuctl("health").stdout.partition("containers whose devices were allowed again")[2]
+    told = site.node.vgpuctl("health").stdout.partition("containers whose devices were allowed again")[2]
     assert told.split()[0] == "1"
 
 
@@ -146,223 +129,191 @@ def swap(init: int, decision: str) -> None:
     subprocess.run([*bundles.V2, sys.executable, "-c", SWAP_V2, str(init), decision], check=True)
 
 
-def close(version: int, init: int, numbers: list[str]) -> None:
+def close(site: Site, container: str) -> None:
     """Another program takes the devices from a privileged container."""
-    if version == 2:
-        swap(init, "deny")
+    if site.prefix:
+        swap(site.pid(container), "deny")
         return
-    directory = Path(cgroup.device_cgroup(init).directory)
-    for number in numbers:
-        (directory / "devices.deny").write_text(f"c {number} rw")
+    directory = deny(site.pid(container), site.node.claim(container).devices)
     assert (directory / "devices.list").read_text() == "a *:* rwm\n"
 
 
-def privileged(share: bundles.Bundle) -> bundles.Bundle:
-    """Give the container the device rules and capabilities of a privileged one."""
-    share.config["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
-    share.config["process"]["noNewPrivileges"] = False
-    return share
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_privileged_container_is_reported_only_when_its_devices_were_closed(
-    version: int, tmp_path: Path, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
-) -> None:
+@BOTH
+def test_a_privileged_container_is_reported_only_when_its_devices_were_closed(site: Site) -> None:
     """Its list on v1 is `a *:* rwm` before and after a denial, because the kernel does not list denials.
 
     On v2 it has a program of an unknown runtime, which permits all devices.
     """
-    runtime = bundles.Runtime(tmp_path / "runtime", "runc", cgroup=version)
-    try:
-        share = privileged(bundle(rootfs(), cores="20", memory="1Gi"))
-        container, init = started(runtime, share)
-        if version == 2:
-            swap(init, "permit")
-        daemon.start(*(bundles.V2 if version == 2 else ())).ready()
-        daemon.rounds(3)
-        if version == 1:
-            time.sleep(device_monitor.INTERVAL)  # a second look follows the first
-            daemon.rounds(3)
-        assert daemon.health()["devices"] == {"reopened": 0}
-        assert opens(runtime, container)
-        close(version, init, list(claims.read(node.settings.run_dir, container).devices))
-        assert not opens(runtime, container)
-        wait_for(lambda: daemon.health()["devices"] == {"reopened": 1}, what=daemon.text)
-        assert opens(runtime, container)
-    finally:
-        runtime.cleanup()
+    share = site.bundle(**SMALL)
+    share.config["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
+    share.config["process"]["noNewPrivileges"] = False
+    container = site.start(share)
+    if site.prefix:
+        swap(site.pid(container), "permit")
+    is_repaired(site, container, lambda: close(site, container))
 
 
 # The reaper
 
 
-def test_reaper_releases_the_dead_and_only_them(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
-) -> None:
-    tree = rootfs()
-    living, _ = started(runc1, bundle(tree, cores="20", memory="1Gi"))
-    dying, init = started(runc1, without_poststop(bundle(tree, cores="20", memory="1Gi")))
-    deleted, _ = started(runc1, without_poststop(bundle(tree, cores="20", memory="1Gi")))
-    daemon.start().ready()
-    daemon.rounds()
-    assert held(node) == {living, dying, deleted}
+def test_reaper_releases_the_dead_and_only_them(site: Site) -> None:
+    tree = site.tree()
+    living = site.start(site.bundle(tree, **SMALL))
+    dying = site.start(without_poststop(site.bundle(tree, **SMALL)))
+    init = site.pid(dying)
+    deleted = site.start(without_poststop(site.bundle(tree, **SMALL)))
+    site.start_daemon()
+    site.daemon.rounds()
+    assert site.node.held() == {living, dying, deleted}
     os.kill(init, signal.SIGKILL)
-    runc1.delete(deleted)
-    wait_for(lambda: held(node) == {living})
-    daemon.rounds()
-    assert held(node) == {living}
-    assert f"released: its init {init} has died, and no poststop hook released it container={dying}" in daemon.text()
-    log = [json.loads(line) for line in (Path(node.settings.run_dir) / "hook.log").read_text().splitlines()]
-    assert {line["container"] for line in log if line["stage"] == "reaper"} == {dying, deleted}
-    assert daemon.health()["claims"] == {"total": 1, "living": 1, "damaged": 0}
-    runc1.delete(living)
-    assert held(node) == set()
+    site.delete(deleted)
+    wait_for(lambda: site.node.held() == {living})
+    site.daemon.rounds()
+    assert site.node.held() == {living}
+    line = f"released: its init {init} has died, and no poststop hook released it container={dying}"
+    assert line in site.daemon.text()
+    assert {line["container"] for line in site.node.log() if line["stage"] == "reaper"} == {dying, deleted}
+    assert site.daemon.health()["claims"] == {"total": 1, "living": 1, "damaged": 0}
+    site.delete(living)
+    assert site.node.held() == set()
 
 
-def test_a_killed_runtime_ends_no_claim(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
-) -> None:
+def test_a_killed_runtime_ends_no_claim(site: Site) -> None:
     """`runc run` is killed, and its container lives on. When that ends too, no process is left to call poststop."""
-    daemon.start().ready()
-    share = bundle(rootfs(), cores="20", memory="1Gi").command(*SLEEP)
-    container = runc1.new_id()
-    command = [*runc1.command, "run", "--bundle", str(share.write()), container]
+    site.start_daemon()
+    share = site.bundle(**SMALL).command(*SLEEP)
+    container = site.runtime.new_id()
+    command = [*site.runtime.command, "run", "--bundle", str(share.write()), container]
     runtime = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: is_ready(node, container))
-    init = claims.read(node.settings.run_dir, container).pid
+    wait_for(lambda: is_ready(site.node, container))
+    init = site.node.claim(container).pid
     wait_for(lambda: b"sleep" in Path(f"/proc/{init}/cmdline").read_bytes())
     runtime.kill()
     runtime.wait()
     time.sleep(reaper.GRACE)
-    daemon.rounds()
-    assert held(node) == {container}
+    site.daemon.rounds()
+    assert site.node.held() == {container}
     os.kill(init, signal.SIGKILL)
-    wait_for(lambda: held(node) == set())
+    wait_for(lambda: site.node.held() == set())
 
 
-def test_starting_containers_are_left_alone(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
-) -> None:
-    daemon.start().ready()
-    tree = rootfs()
-    shares = [bundle(tree, cores="5", memory="1Gi") for _ in range(20)]
+def test_starting_containers_are_left_alone(site: Site) -> None:
+    site.start_daemon()
+    tree = site.tree()
+    shares = [site.bundle(tree, cores="5", memory="1Gi") for _ in range(20)]
     with ThreadPoolExecutor(20) as pool:
-        done = list(pool.map(lambda share: started(runc1, share)[0], shares))
+        done = list(pool.map(site.start, shares))
     time.sleep(reaper.GRACE)
-    daemon.rounds()
-    assert held(node) == set(done)
-    assert daemon.health()["claims"] == {"total": 20, "living": 20, "damaged": 0}
+    site.daemon.rounds()
+    assert site.node.held() == set(done)
+    assert site.daemon.health()["claims"] == {"total": 20, "living": 20, "damaged": 0}
     with ThreadPoolExecutor(20) as pool:
-        list(pool.map(runc1.delete, done))
-    assert held(node) == set()
-    assert daemon.health()["reaper"]["released"] == 0
+        list(pool.map(site.runtime.delete, done))
+    assert site.node.held() == set()
+    assert site.daemon.health()["reaper"]["released"] == 0
 
 
-def test_leftovers_of_an_earlier_boot(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
-) -> None:
+def test_leftovers_of_an_earlier_boot(site: Site) -> None:
     """paths.run is on a disk: the pid and even its start time are the same again, but the boot is another one."""
-    living, _ = started(runc1, bundle(rootfs(), cores="60", memory="1Gi", use_gpuuuid=node.read_cards()[0]["uuid"]))
-    run_dir = node.settings.run_dir
+    living = site.start(site.bundle(cores="60", memory="1Gi", use_gpuuuid=site.node.read_cards()[0]["uuid"]))
+    run_dir = site.node.settings.run_dir
     shutil.copytree(f"{run_dir}/containers/{living}", f"{run_dir}/containers/old")
     record = records.read(paths.claim(run_dir, "old"))
     record.update(container="old", boot_id="4c2b6d0e-0000-4000-8000-000000000001")
     records.write(paths.claim(run_dir, "old"), record)
-    cards = json.loads(node.vgpuctl("status", "--output", "json").stdout)["cards"]
+    cards = site.node.status()["cards"]
     assert [card["cores_held"] for card in cards] == [60, 0], "the old one counts nowhere"
-    daemon.start()
-    wait_for(lambda: held(node) == {living})
+    site.daemon.start()
+    wait_for(lambda: site.node.held() == {living})
 
 
-def test_damaged_claims_are_removed_only_when_their_container_is_provably_gone(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
-) -> None:
+def test_damaged_claims_are_removed_only_when_their_container_is_provably_gone(site: Site) -> None:
     """All are damaged and old. A container's limits mount, or its cgroup, shows that it is alive."""
-    tree = rootfs()
-    living, _ = started(runc1, bundle(tree, cores="20", memory="1Gi"))
-    gone, _ = started(runc1, without_poststop(bundle(tree, cores="20", memory="1Gi")))
-    whole, _ = started(runc1, without_poststop(bundle(tree, cores="100")))
-    runc1.delete(gone)
-    runc1.delete(whole)
+    tree = site.tree()
+    living = site.start(site.bundle(tree, **SMALL))
+    gone = site.start(without_poststop(site.bundle(tree, **SMALL)))
+    whole = site.start(without_poststop(site.bundle(tree, cores="100")))
+    site.delete(gone, whole)
     long_ago = time.time() - 2 * reaper.DAMAGED_AGE
     for container in (living, gone, whole):
-        directory = Path(paths.container(node.settings.run_dir, container))
+        directory = Path(paths.container(site.node.settings.run_dir, container))
         (directory / "claim.json").write_text("{")
         for path in (directory / "claim.json", directory / "limits", directory):
             os.utime(path, (long_ago, long_ago))
-    daemon.start().ready()
-    wait_for(lambda: held(node) == {living, whole})
-    daemon.rounds()
-    assert held(node) == {living, whole}
-    warnings = " ".join(daemon.health()["warnings"])
+    site.start_daemon()
+    wait_for(lambda: site.node.held() == {living, whole})
+    site.daemon.rounds()
+    assert site.node.held() == {living, whole}
+    warnings = " ".join(site.daemon.health()["warnings"])
     assert "has its limits mounted" in warnings
-    assert f"if it is gone, remove {paths.container(node.settings.run_dir, whole)}" in warnings
+    assert f"if it is gone, remove {paths.container(site.node.settings.run_dir, whole)}" in warnings
 
 
 # Without vgpud, and after its restart
 
 
-def test_containers_start_while_it_is_dead(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
-) -> None:
-    tree = rootfs()
-    daemon.start().ready()
-    first, _ = started(runc1, bundle(tree, cores="20", memory="1Gi"))
-    assert daemon.kill() == -signal.SIGKILL
-    assert (Path(node.settings.run_dir) / "vgpud.sock").exists()
-    second, init = started(runc1, without_poststop(bundle(tree, cores="20", memory="1Gi")))
-    status = node.vgpuctl("status").stdout
+def test_containers_start_while_it_is_dead(site: Site) -> None:
+    tree = site.tree()
+    site.start_daemon()
+    first = site.start(site.bundle(tree, **SMALL))
+    assert site.daemon.kill() == -signal.SIGKILL
+    assert (site.node.run_dir / "vgpud.sock").exists()
+    second = site.start(without_poststop(site.bundle(tree, **SMALL)))
+    init = site.pid(second)
+    status = site.node.vgpuctl("status").stdout
     assert "vgpud: does not answer" in status
     assert second in status
-    assert node.vgpuctl("health", check=False).returncode == 1
+    assert site.node.vgpuctl("health", check=False).returncode == 1
     os.kill(init, signal.SIGKILL)
-    daemon.start().ready()
-    wait_for(lambda: held(node) == {first})
-    assert "vgpud: running for" in node.vgpuctl("status").stdout
-    runc1.delete(first)
-    assert held(node) == set()
+    site.start_daemon()
+    wait_for(lambda: site.node.held() == {first})
+    assert "vgpud: running for" in site.node.vgpuctl("status").stdout
+    site.delete(first)
+    assert site.node.held() == set()
 
 
-def test_only_one_runs_and_sigterm_ends_it(node: nodes.SimulatedNode, daemon: daemons.Daemon) -> None:
-    daemon.start().ready()
-    second = daemons.Daemon(node).start()
+def test_only_one_runs_and_sigterm_ends_it(site: Site) -> None:
+    site.start_daemon()
+    second = daemons.Daemon(site.node).start()
     assert second.process is not None
     assert second.process.wait(120) == 1
     assert "expected to be the only vgpud of this node" in second.text()
-    assert daemon.health()["pid"] == daemon.pid
-    files = daemon.open_files()
-    daemon.rounds(3)
-    wait_for(lambda: daemon.open_files() <= files)  # a worker has a pipe for a moment
-    assert daemon.stop() == 0
-    left = set(os.listdir(node.settings.run_dir))
+    assert site.daemon.health()["pid"] == site.daemon.pid
+    files = site.daemon.open_files()
+    site.daemon.rounds(3)
+    wait_for(lambda: site.daemon.open_files() <= files)  # a worker has a pipe for a moment
+    assert site.daemon.stop() == 0
+    left = set(os.listdir(site.node.settings.run_dir))
     assert "vgpud.sock" not in left
     assert "foreign.json" not in left
 
 
-def test_sighup_reads_the_settings_again(node: nodes.SimulatedNode, daemon: daemons.Daemon) -> None:
-    daemon.start().ready()
-    config = node.config.read_text()
-    moved = config.replace(str(node.directory / "run"), "/elsewhere")
+def test_sighup_reads_the_settings_again(site: Site) -> None:
+    site.start_daemon()
+    config = site.node.config.read_text()
+    moved = config.replace(str(site.node.directory / "run"), "/elsewhere")
     for text, warning in (("{", "expected JSON"), (moved, "paths.run")):
-        node.config.write_text(text)
-        os.kill(daemon.pid, signal.SIGHUP)
-        wait_for(lambda text=warning: any(text in one for one in daemon.health()["warnings"]), what=daemon.text())
-    node.config.write_text(config)
-    os.kill(daemon.pid, signal.SIGHUP)
-    wait_for(lambda: "settings read again" in daemon.text())
-    wait_for(lambda: not daemon.health()["warnings"])
+        site.node.config.write_text(text)
+        os.kill(site.daemon.pid, signal.SIGHUP)
+        wait_for(
+            lambda text=warning: any(text in one for one in site.daemon.health()["warnings"]), what=site.daemon.text()
+        )
+    site.node.config.write_text(config)
+    os.kill(site.daemon.pid, signal.SIGHUP)
+    wait_for(lambda: "settings read again" in site.daemon.text())
+    wait_for(lambda: not site.daemon.health()["warnings"])
 
 
-def test_systemd_is_notified(node: nodes.SimulatedNode, daemon: daemons.Daemon, tmp_path: Path) -> None:
+def test_systemd_is_notified(site: Site, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(120)
-        daemon.start(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="1000000")
+        site.daemon.start(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="1000000")
         received: list[str] = []
         while "READY=1" not in " ".join(received) or received.count("WATCHDOG=1") < 3:
             received.append(systemd.recv(4096).decode())
         assert "inventory fresh" in " ".join(received)
-        daemon.stop()
+        site.daemon.stop()
         while systemd.recv(4096).decode() != "STOPPING=1":
             pass
 
@@ -381,13 +332,11 @@ def test_the_unit_is_right(repository: Path, tmp_path: Path) -> None:
 # Inventory
 
 
-def test_inventory_follows_the_driver(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
-) -> None:
-    (Path(node.settings.run_dir) / "inventory.json").unlink()
-    daemon.start().ready()
+def test_inventory_follows_the_driver(site: Site) -> None:
+    (site.node.run_dir / "inventory.json").unlink()
+    site.start_daemon()
     old, new = "550.54.15", "560.35.03"
-    libraries = node.driver / "usr/lib" / f"{os.uname().machine}-linux-gnu"
+    libraries = site.node.driver / "usr/lib" / f"{os.uname().machine}-linux-gnu"
     for path in list(libraries.glob(f"*.so.{old}")):
         path.rename(path.with_name(path.name.replace(old, new)))
     for path in list(libraries.iterdir()):
@@ -395,17 +344,17 @@ def test_inventory_follows_the_driver(
             target = str(path.readlink()).replace(old, new)
             path.unlink()
             path.symlink_to(target)
-    version = node.driver / "proc/driver/nvidia/version"
+    version = site.node.driver / "proc/driver/nvidia/version"
     version.write_text(version.read_text().replace(old, new))
-    wait_for(lambda: daemon.health()["inventory"]["driver_version"] == new, what=daemon.text())
-    share = bundle(rootfs(), cores="30", memory="2Gi").command("sh", "-c", "cudaprobe info")
-    done = runc1.run(share)
-    assert done.returncode == 0, done.stderr
+    wait_for(lambda: site.daemon.health()["inventory"]["driver_version"] == new, what=site.daemon.text())
+    site.seen(site.share())
     version.rename(version.with_name("gone"))
-    (Path(node.settings.run_dir) / "inventory.json").write_text("{")
+    (site.node.run_dir / "inventory.json").write_text("{")
     shutil.rmtree(libraries)
-    wait_for(lambda: any("no inventory" in warning for warning in daemon.health()["warnings"]), what=daemon.text())
-    assert daemon.health()["inventory"]["state"] == "failed"
+    wait_for(
+        lambda: any("no inventory" in warning for warning in site.daemon.health()["warnings"]), what=site.daemon.text()
+    )
+    assert site.daemon.health()["inventory"]["state"] == "failed"
 
 
 # Processes
@@ -424,47 +373,42 @@ def expected_processes(init: int) -> set[int]:
     return found
 
 
+@BOTH
 @pytest.mark.parametrize("kind", ["own cgroup", "shared cgroup", "cgroup namespace", "the runtime's cgroup"])
-def test_processes_of_each_container(
-    runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon,
-    cgroup: str, kind: str,
-) -> None:  # fmt: skip
-    tree = rootfs()
-    daemon.start().ready()
+def test_processes_of_each_container(site: Site, cgroup: str, kind: str) -> None:
+    tree = site.tree()
+    site.start_daemon()
     found = {}
     for number in range(2):
-        share = bundle(tree, cores="20", memory="1Gi")
+        share = site.bundle(tree, **SMALL)
         share.config["linux"]["cgroupsPath"] = cgroup if kind == "shared cgroup" else f"{cgroup}/{number}"
         if kind == "cgroup namespace":
             share.config["linux"]["namespaces"].append({"type": "cgroup"})
-        container, done = runc.create(share.command("sh", "-c", "sleep 600 & sleep 600"))
-        assert done.returncode == 0, done.stderr
-        runc.call("start", container, check=True)
+        container = site.start(share, "sh", "-c", "sleep 600 & sleep 600")
         if kind == "the runtime's cgroup":  # a claim without one of its own
-            path = paths.claim(node.settings.run_dir, container)
+            path = paths.claim(site.node.settings.run_dir, container)
             records.write(path, {**records.read(path), "cgroup": ""})
         command = "exec sleep 600 > /dev/null 2>&1"  # otherwise it keeps the test's pipes open
-        runc.call("exec", "--detach", container, "sh", "-c", command, check=True)
-        init = int(runc.state(container)["pid"])
+        site.runtime.call("exec", "--detach", container, "sh", "-c", command, check=True)
+        init = site.pid(container)
         wait_for(lambda init=init: len(expected_processes(init)) == 3)
         found[container] = expected_processes(init)
     time.sleep(1.1)  # an answer is kept for a second
-    answer = daemon.ask("processes")["containers"]
+    answer = site.daemon.ask("processes")["containers"]
     assert {item["container"]: {process["pid"] for process in item["processes"]} for item in answer} == found
     assert all(process["start_time"] > 0 for item in answer for process in item["processes"])
-    assert next(iter(found)) in node.vgpuctl("health", "--processes").stdout
-    for container in found:
-        runc.delete(container)
+    assert next(iter(found)) in site.node.vgpuctl("health", "--processes").stdout
+    site.delete(*found)
 
 
 # Other programs on the cards
 
 
 @pytest.fixture
-def stranger(node: nodes.SimulatedNode, cudaprobe: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def stranger(site: Site, cudaprobe: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A program on the host that computes on card 0 without an allocation."""
-    libraries = node.driver / "usr/lib" / f"{os.uname().machine}-linux-gnu"
-    environment = {**node.environment(), "LD_LIBRARY_PATH": str(libraries)}
+    libraries = site.node.driver / "usr/lib" / f"{os.uname().machine}-linux-gnu"
+    environment = {**site.node.environment(), "LD_LIBRARY_PATH": str(libraries)}
     command = [cudaprobe, "hold", "100", tmp_path / "end"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -473,130 +417,60 @@ def stranger(node: nodes.SimulatedNode, cudaprobe: Path, tmp_path: Path) -> Iter
         process.kill()
 
 
-def test_a_card_in_foreign_use_is_no_whole_card(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon,
-    stranger: subprocess.Popen[bytes],
-) -> None:  # fmt: skip
-    tree = rootfs()
-    card = node.read_cards()[0]["uuid"]
-    daemon.start().ready()
-    wait_for(lambda: daemon.health()["foreign"], what=daemon.text())
-    assert daemon.health()["foreign"] == {card: [{"pid": stranger.pid, "command": "cudaprobe", "kind": "compute"}]}
-    whole = bundle(tree, cores="100", use_gpuuuid=card).command("true")
-    refused = runc1.run(whole)
-    assert refused.returncode != 0
-    assert f"process {stranger.pid} (cudaprobe) of no container" in refused.stderr
-    assert runc1.run(bundle(tree, cores="200").command("true")).returncode != 0
-    assert runc1.run(bundle(tree, cores="100").command("true")).returncode == 0, "the other card is free"
-    share = runc1.run(bundle(tree, cores="20", memory="1Gi", use_gpuuuid=card).command("true"))
-    assert share.returncode == 0, share.stderr
-    assert (
-        f"process {stranger.pid} (cudaprobe) of no container is there too"
-        in (Path(node.settings.run_dir) / "hook.log").read_text()
-    )
-    assert "cudaprobe" in node.vgpuctl("status").stdout
-    doctor = node.vgpuctl("doctor", "--hook", str(node.hook), "--output", "json", check=False)
-    found = [item for item in json.loads(doctor.stdout) if item["check"] == "cards in use"]
-    assert [item["status"] for item in found] == ["warning"]
-    assert f"process {stranger.pid} (cudaprobe)" in found[0]["found"]
+def test_a_card_in_foreign_use_is_no_whole_card(site: Site, stranger: subprocess.Popen[bytes]) -> None:
+    tree = site.tree()
+    card = site.node.read_cards()[0]["uuid"]
+    site.start_daemon()
+    wait_for(lambda: site.daemon.health()["foreign"], what=site.daemon.text())
+    assert site.daemon.health()["foreign"] == {card: [{"pid": stranger.pid, "command": "cudaprobe", "kind": "compute"}]}
+    whole = site.bundle(tree, cores="100", use_gpuuuid=card)
+    assert f"process {stranger.pid} (cudaprobe) of no container" in site.refused(whole)
+    site.refused(site.bundle(tree, cores="200"))
+    site.output(site.bundle(tree, cores="100"))  # the other card is free
+    site.output(site.bundle(tree, **SMALL, use_gpuuuid=card))
+    assert f"process {stranger.pid} (cudaprobe) of no container is there too" in str(site.node.log())
+    assert "cudaprobe" in site.node.vgpuctl("status").stdout
+    found = cards_in_use(site)
+    assert found["status"] == "warning"
+    assert f"process {stranger.pid} (cudaprobe)" in found["found"]
     stranger.kill()
     stranger.wait()
-    assert runc1.run(whole).returncode == 0, "a process that is gone keeps nobody out"
+    site.output(whole)  # a process that is gone keeps nobody out
 
 
-def test_our_own_processes_are_no_strangers(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
-) -> None:
-    share = bundle(rootfs(), cores="20", memory="1Gi").command("cudaprobe", "hold", "100", "/end")
-    container, done = runc1.create(share)
-    assert done.returncode == 0, done.stderr
-    runc1.call("start", container, check=True)
-    wait_for(lambda: any(card["processes"] for card in node.read_cards()))
-    daemon.start().ready()
-    wait_for((Path(node.settings.run_dir) / "foreign.json").exists)
-    assert daemon.health()["foreign"] == {}
-    found = node.vgpuctl("doctor", "--hook", str(node.hook), "--output", "json", check=False)
-    states = {item["check"]: item["status"] for item in json.loads(found.stdout)}
-    assert states["cards in use"] == "ok", found.stdout
-    assert container not in found.stdout
+def cards_in_use(site: Site) -> dict[str, str]:
+    """What the doctor says of that."""
+    done = site.node.vgpuctl("doctor", "--hook", str(site.node.hook), "--output", "json", check=False)
+    (found,) = [item for item in json.loads(done.stdout) if item["check"] == "cards in use"]
+    return found  # type: ignore[no-any-return]
 
 
-def test_the_drivers_memory_for_a_container_is_written_to_its_limits(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
-) -> None:
+def test_our_own_processes_are_no_strangers(site: Site) -> None:
+    container = site.start(site.bundle(**SMALL), "cudaprobe", "hold", "100", "/end")
+    wait_for(lambda: any(card["processes"] for card in site.node.read_cards()))
+    site.start_daemon()
+    wait_for((site.node.run_dir / "foreign.json").exists)
+    assert site.daemon.health()["foreign"] == {}
+    found = cards_in_use(site)
+    assert found["status"] == "ok", found
+    assert container not in str(found)
+
+
+def test_the_drivers_memory_for_a_container_is_written_to_its_limits(site: Site) -> None:
     """This driver reports the host's pids in containers, so only the host can find out how much a context takes."""
-    share = bundle(rootfs(), cores="20", memory="2Gi").command("cudaprobe", "hold", "100", "/end")
+    share = site.bundle(cores="20", memory="2Gi")
     share.config["process"]["env"].append("VGPU_SIM_PIDS=host")
-    container, done = runc1.create(share)
-    assert done.returncode == 0, done.stderr
-    runc1.call("start", container, check=True)
-    wait_for(lambda: any(card["processes"] for card in node.read_cards()))
-    card = next(card for card in node.read_cards() if card["processes"])
-    path = Path(node.settings.run_dir) / "containers" / container / "limits"
-    daemon.start()
-    wait_for(lambda: limits.overheads(path.read_bytes())[card["uuid"]][0], what=daemon.text())
+    container = site.start(share, "cudaprobe", "hold", "100", "/end")
+    wait_for(lambda: any(card["processes"] for card in site.node.read_cards()))
+    card = next(card for card in site.node.read_cards() if card["processes"])
+    path = site.node.containers / container / "limits"
+    site.daemon.start()
+    wait_for(lambda: limits.overheads(path.read_bytes())[card["uuid"]][0], what=site.daemon.text())
     context = card["processes"][0]["context"]
     assert context > 0
     assert limits.overheads(path.read_bytes())[card["uuid"]][0] == context
-    info = runc1.call("exec", "--env", "VGPU_SIM_PIDS=host", container, "cudaprobe", "info", check=True).stdout
-    free = int(next(line.split()[1] for line in info.splitlines() if line.startswith("card0.info_free")))
-    assert free == (2 << 30) - (100 << 20) - context
-    node.vgpuctl("set", container, "--memory", "1Gi")
+    info = site.runtime.call("exec", "--env", "VGPU_SIM_PIDS=host", container, *INFO, check=True).stdout
+    assert int(pairs(info)["card0.info_free"]) == 2 * GIB - 100 * MIB - context
+    site.node.vgpuctl("set", container, "--memory", "1Gi")
     assert limits.overheads(path.read_bytes())[card["uuid"]][0] == context, "other changes leave it alone"
-    runc1.delete(container)
-
-
-# The endpoint
-
-
-def connect(node: nodes.SimulatedNode) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(120)
-    connection.connect(f"{node.settings.run_dir}/vgpud.sock")
-    return connection
-
-
-def answers(connection: socket.socket) -> list[dict[str, Any]]:
-    """Everything that the daemon sends until it closes the connection."""
-    connection.shutdown(socket.SHUT_WR)
-    with connection, connection.makefile("rb") as stream:
-        return [json.loads(line) for line in stream]
-
-
-def test_endpoint_survives_abuse(node: nodes.SimulatedNode, daemon: daemons.Daemon) -> None:
-    daemon.start().ready()
-    path = Path(node.settings.run_dir) / "vgpud.sock"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    deep, other = b"[" * 3000 + b"\n", b'{"ask": "everything"}\n'
-    for garbage in (b"\n", b"{\n", b"[]\n", b'{"ask": 5}\n', other, b"\xff\xfe\n", deep):
-        connection = connect(node)
-        connection.sendall(garbage)
-        assert [list(answer) for answer in answers(connection)] == [["error"]], garbage
-    connection = connect(node)
-    with pytest.raises((BrokenPipeError, ConnectionResetError, TimeoutError)):
-        connection.settimeout(2)
-        for _ in range(1000):
-            connection.sendall(b"x" * 65536)  # a line without an end
-    connection.close()
-    connection = connect(node)
-    connection.sendall(b'{"ask": "health"}\n' * 3 + b'{"ask"')
-    assert [answer["pid"] for answer in answers(connection)] == [daemon.pid] * 3
-
-
-def test_slow_and_many_clients_block_nobody(node: nodes.SimulatedNode, daemon: daemons.Daemon) -> None:
-    daemon.start().ready()
-    files = daemon.open_files()
-    slow = [connect(node) for _ in range(150)]
-    for connection in slow[-20:]:  # ask much, and never read
-        connection.setblocking(False)
-        try:
-            for _ in range(200):
-                connection.send(b'{"ask": "health"}\n' * 50)
-        except (BlockingIOError, BrokenPipeError, ConnectionResetError):
-            pass
-    assert daemon.health()["pid"] == daemon.pid
-    daemon.rounds()
-    assert daemon.open_files() < files + 70
-    wait_for(lambda: daemon.open_files() <= files + 1, 50, "silent clients are let go")
-    for connection in slow:
-        connection.close()
+    site.delete(container)

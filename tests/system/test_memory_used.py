@@ -8,38 +8,29 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import bundles
-import daemons
 import nodes
 import pytest
 import yaml
 from checkout import DATA
+from container_site import BOTH, MIB, Site
 from daemons import wait_for
 
 from vgpu.hook.linux import procfs
 
 pytestmark = pytest.mark.root
 
-Rootfs = Callable[..., Path]
-MakeBundle = Callable[..., bundles.Bundle]
-MIB = 1 << 20
 SOON = 120.0  #: seconds for some calls of vgpuctl on a busy machine
 
 
 class Holder:
     """A container with a share, in which programs hold memory of the card."""
 
-    def __init__(self, runtime: bundles.Runtime, share: bundles.Bundle, node: nodes.SimulatedNode) -> None:
-        self.runtime = runtime
-        self.node = node
-        self.tree = share.rootfs
-        self.container, done = runtime.create(share.command("sleep", "600"))
-        assert done.returncode == 0, done.stderr
-        runtime.call("start", self.container, check=True)
+    def __init__(self, site: Site, tree: Path) -> None:
+        self.site, self.node, self.tree = site, site.node, tree
+        self.container = site.start(site.bundle(tree, cores="20", memory="20Gi"))
         self.programs: list[subprocess.Popen[str]] = []
         self.holders: dict[int, set[int]] = {}  # pids on the host by MiB
 
@@ -48,7 +39,7 @@ class Holder:
         choice = f"echo {pid - 1} > /proc/sys/kernel/ns_last_pid; " if pid else ""
         script = f"{choice}memory_holder {mib} {kind} & wait"
         capabilities = ["--cap", "CAP_SYS_ADMIN", "--cap", "CAP_SYS_TIME"]
-        command = [*self.runtime.command, "exec", *capabilities, self.container, "sh", "-c", script]
+        command = [*self.site.runtime.command, "exec", *capabilities, self.container, "sh", "-c", script]
         before = self._holders()
         program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         self.programs.append(program)
@@ -64,7 +55,7 @@ class Holder:
                 os.kill(pid, number)
 
     def _holders(self) -> set[int]:
-        listed = json.loads(self.runtime.call("ps", "--format", "json", self.container, check=True).stdout)
+        listed = json.loads(self.site.runtime.call("ps", "--format", "json", self.container, check=True).stdout)
         return {pid for pid in listed if procfs.command(pid) == "memory_holder"}
 
     def shows(self, mib: int) -> None:
@@ -72,11 +63,11 @@ class Holder:
         wait_for(lambda: self.used() == mib * MIB, SOON, lambda: f"{(self.used() or 0) / MIB} MiB, not {mib}")
 
     def used(self) -> int | None:
-        (row,) = json.loads(self.node.vgpuctl("status", "--output", "json").stdout)["containers"]
+        (row,) = self.node.status()["containers"]
         return row["memory_used"]  # type: ignore[no-any-return]
 
     def cleanup(self) -> None:
-        self.runtime.cleanup()
+        self.site.end()
         for program in self.programs:
             program.communicate(timeout=120)
 
@@ -90,23 +81,16 @@ def memory_holder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
-def holder(
-    request: pytest.FixtureRequest,
-    memory_holder: Path,
-    rootfs: Rootfs,
-    bundle: MakeBundle,
-    node: nodes.SimulatedNode,
-    tmp_path: Path,
-) -> Iterator[Holder]:
-    tree = rootfs()
+@pytest.fixture
+def holder(site: Site, memory_holder: Path) -> Iterator[Holder]:
+    tree = site.tree()
     shutil.copy2(memory_holder, tree / "usr/bin")
-    runtime = bundles.Runtime(tmp_path / "runtime", "runc", cgroup=request.param)
-    made = Holder(runtime, bundle(tree, cores="20", memory="20Gi"), node)
+    made = Holder(site, tree)
     yield made
     made.cleanup()
 
 
+@BOTH
 def test_it_sinks_when_a_program_ends_or_is_killed(holder: Holder) -> None:
     """No other process of the container looks into the usage region afterwards, which still has the charges."""
     assert not holder.used()
@@ -125,7 +109,6 @@ def test_it_sinks_when_a_program_ends_or_is_killed(holder: Holder) -> None:
     holder.shows(0)
 
 
-@pytest.mark.parametrize("holder", [1], indirect=True, ids=["v1"])
 def test_whatever_kind_of_process_holds_it(holder: Holder) -> None:
     """One without its first thread, in a PID or a time namespace of its own, and one that executes another program."""
     total = 0
@@ -143,47 +126,32 @@ def test_whatever_kind_of_process_holds_it(holder: Holder) -> None:
 
 
 @pytest.mark.parametrize("seen", ["at work", "refused"])
-@pytest.mark.parametrize("holder", [1], indirect=True, ids=["v1"])
-def test_a_share_below_a_context_is_noted_once_its_size_was_seen(
-    holder: Holder, rootfs: Rootfs, bundle: MakeBundle, seen: str
-) -> None:
+def test_a_share_below_a_context_is_noted_once_its_size_was_seen(holder: Holder, seen: str) -> None:
     """vgpud sees what the driver takes for a program, and the hook's log names the next share that is below that.
 
     A program that is refused its context reports the size, too.
     """
-    node = holder.node
+    site, node = holder.site, holder.node
     profile = yaml.safe_load((nodes.PROFILES / "a100x2.yaml").read_text())
     context = profile["models"]["a100"]["context_mib"]
-    assert [card["context"] for card in status_of(node)] == [None, None]
+    assert [card["context"] for card in node.status()["cards"]] == [None, None]
 
     def start_small(*command: str) -> list[str]:
         """The hook's notes about the size of a share that is too small."""
-        container, done = holder.runtime.create(
-            bundle(holder.tree, cores="5", memory=f"{context - 1}Mi").command(*command)
-        )
-        assert done.returncode == 0, done.stderr
-        holder.runtime.call("start", container, check=True)
-        lines = map(json.loads, (Path(node.settings.run_dir) / "hook.log").read_text().splitlines())
-        return [note for line in lines if line["container"] == container for note in line["notes"] if "smaller" in note]
+        container = site.start(site.bundle(holder.tree, cores="5", memory=f"{context - 1}Mi"), *command)
+        lines = [line for line in node.log() if line["container"] == container]
+        return [note for line in lines for note in line["notes"] if "smaller" in note]
 
     if seen == "at work":
         holder.hold(30)
     else:
         assert start_small("sh", "-c", "memory_holder 1 plain; sleep 600") == []
-    daemon = daemons.Daemon(node)
-    try:
-        daemon.start().ready()
-        wait_for(lambda: status_of(node)[0]["context"], 60, daemon.text)
-    finally:
-        daemon.kill()
-    assert [card["context"] for card in status_of(node)] == [context * MIB] * 2, "both cards are of the same model"
-    (note,) = start_small("sleep", "600")
-    assert (
-        f"a share of {context - 1} MiB is smaller than a CUDA context there, {context} MiB (seen on this node" in note
-    )
+    site.start_daemon()
+    wait_for(lambda: node.status()["cards"][0]["context"], 60, site.daemon.text)
+    site.daemon.kill()
+    assert [card["context"] for card in node.status()["cards"]] == [context * MIB] * 2, "both are of the same model"
+    (note,) = start_small()
+    below = f"a share of {context - 1} MiB is smaller than a CUDA context there, {context} MiB (seen on this node"
+    assert below in note
     node.take_inventory()
     assert f"{context} MiB" in node.vgpuctl("inventory", "show").stdout, "a new inventory has it, too"
-
-
-def status_of(node: nodes.SimulatedNode) -> list[dict[str, Any]]:
-    return json.loads(node.vgpuctl("status", "--output", "json").stdout)["cards"]  # type: ignore[no-any-return]

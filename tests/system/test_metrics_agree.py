@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-import bundles
-import daemons
 import nodes
 import pytest
+from container_site import GIB, INFO, Site, pairs
 from daemons import wait_for
 
 from vgpu.config import rounds
@@ -18,14 +14,6 @@ from vgpu.plugin.exporter.snapshot import Container, Snapshot, of_record
 pytestmark = pytest.mark.root
 
 CONTAINERS = 8
-LIMIT = 1 << 30
-
-
-@pytest.fixture
-def daemon(node: nodes.SimulatedNode) -> Iterator[daemons.Daemon]:
-    made = daemons.Daemon(node)
-    yield made
-    made.kill()
 
 
 def last_round(node: nodes.SimulatedNode) -> Snapshot:
@@ -59,27 +47,15 @@ def cards_agree(node: nodes.SimulatedNode) -> bool:
     return whole["0"] == sum(held) + (whole["1"] or 0)
 
 
-def test_eight_containers_agree_with_themselves_and_with_their_cards(
-    runc1: bundles.Runtime,
-    rootfs: Callable[..., Path],
-    bundle: Callable[..., bundles.Bundle],
-    node: nodes.SimulatedNode,
-    daemon: daemons.Daemon,
-) -> None:
-    started = []
-    for number in range(CONTAINERS):
-        share = bundle(rootfs(), cores="10", memory="1Gi").command("cudaprobe", "hold", str(8 + number), "/end")
-        container, done = runc1.create(share)
-        assert done.returncode == 0, done.stderr
-        runc1.call("start", container, check=True)
-        started.append(container)
-    daemon.start().ready()
-    wait_for(lambda: cards_agree(node), timeout=120, what=lambda: figures(node))
-    found = {one.id: one.shares[0] for one in last_round(node).containers}
+def test_eight_containers_agree_with_themselves_and_with_their_cards(site: Site) -> None:
+    kept = [str(8 + number) for number in range(CONTAINERS)]
+    started = [site.start(site.bundle(cores="10", memory="1Gi"), "cudaprobe", "hold", mib, "/end") for mib in kept]
+    site.start_daemon()
+    wait_for(lambda: cards_agree(site.node), timeout=120, what=lambda: figures(site.node))
+    found = {one.id: one.shares[0] for one in last_round(site.node).containers}
     for container in started:
-        info = runc1.call("exec", container, "cudaprobe", "info", check=True).stdout
-        free = int(next(line.split()[1] for line in info.splitlines() if line.startswith("card0.info_free")))
+        free = int(pairs(site.execute(container, *INFO))["card0.info_free"])
         context = found[container].memory_by_kind()["driver"]
-        assert LIMIT - free == (found[container].memory_used() or 0) + context, "the one who looks has a context, too"
-        runc1.delete(container)
-    wait_for(lambda: not last_round(node).containers, timeout=60, what="the dead are still shown")
+        assert GIB - free == (found[container].memory_used() or 0) + context, "the one who looks has a context, too"
+        site.delete(container)
+    wait_for(lambda: not last_round(site.node).containers, timeout=60, what="the dead are still shown")

@@ -8,11 +8,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import bundles
-import daemons
-import nodes
 import psutil
 import pytest
+from container_site import GIB, MIB, Site
 from daemons import wait_for
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -37,33 +35,19 @@ const char *nvmlErrorString(int error) { (void)error; return "broken"; }
 
 
 @pytest.fixture
-def daemon(node: nodes.SimulatedNode) -> Iterator[daemons.Daemon]:
-    made = daemons.Daemon(node)
-    yield made.start().ready()
-    made.kill()
-
-
-@pytest.fixture
-def exporter(node: nodes.SimulatedNode, daemon: daemons.Daemon) -> Iterator[Exporter]:
-    wait_for(lambda: os.path.exists(f"{node.settings.run_dir}/metrics/round.json"), what=daemon.text())
-    found = Exporter(node.settings, "127.0.0.1:0")
+def exporter(site: Site) -> Iterator[Exporter]:
+    site.start_daemon()
+    wait_for((site.node.run_dir / "metrics/round.json").exists, what=site.daemon.text())
+    found = Exporter(site.node.settings, "127.0.0.1:0")
     yield found
     found.close()
 
 
 @pytest.fixture
-def start(runc1: bundles.Runtime, rootfs: Callable[..., Path], bundle: Callable[..., bundles.Bundle]) -> Start:
+def start(site: Site) -> Start:
     """Starts a container that holds 100 MiB. Returns its id."""
-    tree = rootfs()
-
-    def started(*command: str) -> str:
-        share = bundle(tree, cores="10", memory="1Gi").command(*(command or ("cudaprobe", "hold", "100", "/end")))
-        container, done = runc1.create(share)
-        assert done.returncode == 0, done.stderr
-        runc1.call("start", container, check=True)
-        return container
-
-    return started
+    tree = site.tree()
+    return lambda: site.start(site.bundle(tree, cores="10", memory="1Gi"), "cudaprobe", "hold", "100", "/end")
 
 
 def scrape(exporter: Exporter) -> Series:
@@ -82,57 +66,55 @@ def shows(exporter: Exporter, name: str, *keys: str) -> bool:
     return set(keys) <= scrape(exporter).get(name, {}).keys()
 
 
-def test_garbage_in_a_usage_region_hides_no_other_container(
-    runc1: bundles.Runtime, start: Start, exporter: Exporter, node: nodes.SimulatedNode, daemon: daemons.Daemon
-) -> None:
+def test_garbage_in_a_usage_region_hides_no_other_container(site: Site, start: Start, exporter: Exporter) -> None:
     liar, honest = start(), start()
-    wait_for(lambda: shows(exporter, REPORTED, liar, honest), what=daemon.text())
+    wait_for(lambda: shows(exporter, REPORTED, liar, honest), what=site.daemon.text())
     for _ in range(5):
-        runc1.call("exec", liar, "sh", "-c", GARBAGE, check=True)
-        daemon.rounds(1)
+        site.execute(liar, "sh", "-c", GARBAGE)
+        site.daemon.rounds(1)
         found = scrape(exporter)
         assert found["vgpu_vgpud_up"][""] == 1
-        assert found[LIMIT] == {liar: 1 << 30, honest: 1 << 30}
-        assert 100 << 20 <= found[REPORTED][honest] < 1 << 30
-    assert len(scrape(exporter)[CARD_USED]) == len(node.read_cards()), "cards of one name are told apart"
+        assert found[LIMIT] == {liar: GIB, honest: GIB}
+        assert 100 * MIB <= found[REPORTED][honest] < GIB
+    assert len(scrape(exporter)[CARD_USED]) == len(site.node.read_cards()), "cards of one name are told apart"
 
 
 def test_containers_that_vanish_leave_no_series_and_no_descriptors(
-    runc1: bundles.Runtime, start: Start, exporter: Exporter, daemon: daemons.Daemon
+    site: Site, start: Start, exporter: Exporter
 ) -> None:
     stays = start()
-    wait_for(lambda: shows(exporter, REPORTED, stays), what=daemon.text())
-    process = psutil.Process(daemon.pid)
+    wait_for(lambda: shows(exporter, REPORTED, stays), what=site.daemon.text())
+    process = psutil.Process(site.daemon.pid)
     before = process.num_fds()
     for _ in range(6):
         ended = [start() for _ in range(2)]
         for container in ended:
-            os.kill(runc1.state(container)["pid"], 9)
-            assert scrape(exporter)[LIMIT][stays] == 1 << 30
-            runc1.delete(container)
-    wait_for(lambda: scrape(exporter)[LIMIT].keys() == {stays}, what=daemon.text())
-    daemon.rounds(2)
+            os.kill(site.pid(container), 9)
+            assert scrape(exporter)[LIMIT][stays] == GIB
+            site.delete(container)
+    wait_for(lambda: scrape(exporter)[LIMIT].keys() == {stays}, what=site.daemon.text())
+    site.daemon.rounds(2)
     wait_for(lambda: process.num_fds() <= before + 2, what=lambda: str(process.open_files()))
 
 
 @pytest.mark.parametrize("call", ["return 999;", "for (;;) pause();"], ids=["error", "hang"])
 def test_the_rest_is_exported_when_nvml_fails(
-    start: Start, exporter: Exporter, node: nodes.SimulatedNode, daemon: daemons.Daemon, tmp_path: Path, call: str
+    site: Site, start: Start, exporter: Exporter, tmp_path: Path, call: str
 ) -> None:
     """vgpud's workers load the library anew, so they meet the broken one."""
     container = start()
-    wait_for(lambda: shows(exporter, REPORTED, container), what=daemon.text())
-    wait_for(lambda: CARD_USED in scrape(exporter), what=daemon.text())
-    path = nvml_of(inventory.read(node.settings.run_dir).libraries)
+    wait_for(lambda: shows(exporter, REPORTED, container), what=site.daemon.text())
+    wait_for(lambda: CARD_USED in scrape(exporter), what=site.daemon.text())
+    path = nvml_of(inventory.read(site.node.settings.run_dir).libraries)
     source, broken = tmp_path / "broken.c", tmp_path / "broken.so"
     source.write_text(BROKEN_NVML % call, encoding="ascii")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", broken, source], check=True)
     os.replace(broken, os.path.realpath(path))
-    count = rounds.read(node.settings.run_dir)["vgpud"]["rounds"]  # type: ignore[index]
-    wait_for(lambda: CARD_USED not in scrape(exporter), 60, daemon.text)
+    count = rounds.read(site.node.settings.run_dir)["vgpud"]["rounds"]  # type: ignore[index]
+    wait_for(lambda: CARD_USED not in scrape(exporter), 60, site.daemon.text)
     found = scrape(exporter)
-    assert rounds.read(node.settings.run_dir)["vgpud"]["rounds"] > count  # type: ignore[index]
+    assert rounds.read(site.node.settings.run_dir)["vgpud"]["rounds"] > count  # type: ignore[index]
     assert found["vgpu_vgpud_up"][""] == 1
-    assert found[LIMIT] == {container: 1 << 30}
-    assert 100 << 20 <= found[REPORTED][container] < 1 << 30
-    assert len(found["vgpu_card_memory_bytes"]) == len(node.read_cards())
+    assert found[LIMIT] == {container: GIB}
+    assert 100 * MIB <= found[REPORTED][container] < GIB
+    assert len(found["vgpu_card_memory_bytes"]) == len(site.node.read_cards())

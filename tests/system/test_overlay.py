@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,7 +51,10 @@ def as_classic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "choose", ClassicMounts)
 
 
-WAYS = pytest.mark.parametrize("way", [as_new, as_before_6_15, as_classic])
+@pytest.fixture(params=[as_new, as_before_6_15, as_classic])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls that a kernel of today has, and older ones."""
+    request.param(monkeypatch)
 
 
 @pytest.fixture
@@ -127,11 +130,8 @@ def overlays(pid: int | str) -> list[str]:
     return [line for line in lines if " - overlay vgpu " in line]
 
 
-@WAYS
-def test_each_file_is_one_of_an_overlay_and_nothing_stays_on_the_host(
-    host: Host, monkeypatch: pytest.MonkeyPatch, way: Callable[[pytest.MonkeyPatch], None]
-) -> None:
-    way(monkeypatch)
+@pytest.mark.usefixtures("way")
+def test_each_file_is_one_of_an_overlay_and_nothing_stays_on_the_host(host: Host) -> None:
     before = overlays("self")
     assert host.execute() == []
     assert overlays("self") == before == []
@@ -149,11 +149,8 @@ def test_each_file_is_one_of_an_overlay_and_nothing_stays_on_the_host(
     assert len(overlays(host.container)) == len(found), "the overlay itself is not attached"
 
 
-@WAYS
-def test_a_mapping_shows_what_the_host_writes_in_place(
-    host: Host, monkeypatch: pytest.MonkeyPatch, way: Callable[[pytest.MonkeyPatch], None]
-) -> None:
-    way(monkeypatch)
+@pytest.mark.usefixtures("way")
+def test_a_mapping_shows_what_the_host_writes_in_place(host: Host) -> None:
     host.execute()
     program = (
         "import mmap, sys; f = open(sys.argv[1]); m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)\n"
@@ -168,11 +165,8 @@ def test_a_mapping_shows_what_the_host_writes_in_place(
         assert reader.communicate("\n")[0] == "NEW\n"
 
 
-@WAYS
-def test_no_strong_tenant_makes_it_writable(
-    host: Host, monkeypatch: pytest.MonkeyPatch, way: Callable[[pytest.MonkeyPatch], None]
-) -> None:
-    way(monkeypatch)
+@pytest.mark.usefixtures("way")
+def test_no_strong_tenant_makes_it_writable(host: Host) -> None:
     host.execute()
     for name, file in host.files.items():
         target = str(host.target(name))
@@ -203,12 +197,9 @@ class Lease:
         return fcntl.fcntl(self.fd, fcntl.F_GETLEASE) == self.kind
 
 
-@WAYS
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("kind", [fcntl.F_RDLCK, fcntl.F_WRLCK], ids=["read", "write"])
-def test_a_lease_in_the_container_delays_no_open_on_the_host(
-    host: Host, monkeypatch: pytest.MonkeyPatch, way: Callable[[pytest.MonkeyPatch], None], kind: int
-) -> None:
-    way(monkeypatch)
+def test_a_lease_in_the_container_delays_no_open_on_the_host(host: Host, kind: int) -> None:
     host.execute()
     for name, file in host.files.items():
         with Lease(host.seen(name), kind) as lease:
@@ -219,22 +210,16 @@ def test_a_lease_in_the_container_delays_no_open_on_the_host(
             assert lease.is_held(), "nobody broke it"
 
 
-@WAYS
-def test_a_lease_on_a_bind_mount_does_reach_the_host(
-    host: Host, monkeypatch: pytest.MonkeyPatch, way: Callable[[pytest.MonkeyPatch], None]
-) -> None:
+@pytest.mark.usefixtures("way")
+def test_a_lease_on_a_bind_mount_does_reach_the_host(host: Host) -> None:
     """What the overlay is for. If this fails, the kernel has changed."""
-    way(monkeypatch)
     host.execute(*host.operations(Bind))
     with Lease(host.seen("run/limits"), fcntl.F_RDLCK), pytest.raises(BlockingIOError):
         os.open(host.files["run/limits"], os.O_RDWR | os.O_NONBLOCK)
 
 
-@WAYS
-def test_a_name_in_two_directories_is_each_time_the_right_file(
-    host: Host, monkeypatch: pytest.MonkeyPatch, way: Callable[[pytest.MonkeyPatch], None]
-) -> None:
-    way(monkeypatch)
+@pytest.mark.usefixtures("way")
+def test_a_name_in_two_directories_is_each_time_the_right_file(host: Host) -> None:
     host.files["run/libcuda.so"] = host.directory / "run/libcuda.so"
     host.files["run/libcuda.so"].write_text("another")
     (host.directory / "lib/limits").symlink_to("/nowhere")
@@ -267,12 +252,9 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_mounted_as_it_is_now(host
     assert host.seen(name).read_text() == "new"
 
 
-@WAYS
-def test_where_the_kernel_refuses_an_overlay_the_files_are_bound_and_a_note_says_so(
-    host: Host, monkeypatch: pytest.MonkeyPatch, way: Callable[[pytest.MonkeyPatch], None]
-) -> None:
+@pytest.mark.usefixtures("way")
+def test_where_the_kernel_refuses_an_overlay_the_files_are_bound_and_a_note_says_so(host: Host) -> None:
     """procfs is never a lower layer: the files of the other file system are in an overlay all the same."""
-    way(monkeypatch)
     host.files["proc"] = Path("/proc/version")
     (note,) = host.execute()
     assert note.startswith("no overlay of /proc (")
@@ -282,11 +264,8 @@ def test_where_the_kernel_refuses_an_overlay_the_files_are_bound_and_a_note_says
     assert host.seen("proc").read_text() == Path("/proc/version").read_text()
 
 
-@WAYS
-def test_without_overlays_in_the_kernel_everything_is_bound(
-    host: Host, monkeypatch: pytest.MonkeyPatch, way: Callable[[pytest.MonkeyPatch], None]
-) -> None:
-    way(monkeypatch)
+@pytest.mark.usefixtures("way")
+def test_without_overlays_in_the_kernel_everything_is_bound(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlay, "OVERLAY", "none-such")
     (note,) = host.execute()
     assert "no overlay of " in note

@@ -23,35 +23,16 @@ import docs_commands
 import nodes
 import pytest
 import yaml
-from cluster_site import ACCOUNT, EXAMPLES, MANIFESTS, NAMESPACE, Site, built, documents
+from cluster_site import ACCOUNT, MANIFESTS, NAMESPACE, OFFERED, Site, built, documents
+from container_site import MIB
 from daemons import wait_for
+from pod_site import CORE, EXAMPLES, MEMORY, SHIPPED, WHOLE
 from real_kubelet import NODE
 
 pytestmark = [pytest.mark.root, pytest.mark.long]
 
-MIB = 1 << 20
-CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 CARDS = {CORE: 200, MEMORY: 320}
-FORK = {
-    "resources__core_name": "nvidia.com/vcuda-core",
-    "resources__memory_name": "nvidia.com/vcuda-memory",
-    "resources__memory_unit": MIB,
-}
-FORK_CARDS = {"nvidia.com/vcuda-core": 200, "nvidia.com/vcuda-memory": 81920}
 SMI = "/usr/local/nvidia/bin/nvidia-smi"
-WHOLE = 40960
-#: The node's settings for a pod, its resources then, and (MiB, cores, core limit) of each container's cards.
-SHIPPED: dict[str, tuple[dict[str, Any], dict[str, int], dict[str, list[tuple[int, int, int]]]]] = {
-    "half-a-card": (FORK, FORK_CARDS, {"nvidia": [(2048, 50, 50)]}),
-    "one-card": ({}, CARDS, {"gpu": [(WHOLE, 100, 100)]}),
-    "third-of-a-card": ({}, CARDS, {"nginx": [(5120, 30, 30)]}),
-    "two-cards": (FORK, FORK_CARDS, {"nvidia": [(WHOLE, 100, 100)] * 2}),
-    "two-containers": (FORK, FORK_CARDS, {"c0": [(1000, 20, 20)], "c1": [(2000, 20, 20)]}),
-    "two-vgpus": (
-        {"resources__mode": "gpu", "resources__split_count": 2}, {"nvidia.com/gpu": 4},
-        {"ubuntu-container": [(WHOLE // 2, 50, 50)] * 2},
-    ),
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -138,8 +119,8 @@ def test_the_plugin_has_the_rights_it_needs_and_no_more(site: Site) -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_pods(site: Site, name: str) -> None:
     """They are created as in their files, scheduled by the node's resources, run, and see only their shares."""
-    settings, offered, expected = SHIPPED[name]
-    site.configure(offered, **settings)
+    settings, expected = SHIPPED[name]
+    site.configure(OFFERED[settings.get("resources.core_name", settings.get("resources.mode", ""))], **settings)
     site.cluster.kubectl("apply", "-f", str(EXAMPLES / f"{name}.yaml"))
     (document,) = documents(EXAMPLES / f"{name}.yaml")
     pod = document["metadata"]["name"]
@@ -147,7 +128,7 @@ def test_the_shipped_pods(site: Site, name: str) -> None:
     assert site.phase(pod, "Running")["spec"]["nodeName"] == NODE
     assert scheduler in site.reporters(pod)
     for container, cards in expected.items():
-        held = [(mib if mib < WHOLE else WHOLE, cores) for _, mib, cores in site.held(pod, container)]
+        held = [(min(mib, WHOLE // MIB), cores) for _, mib, cores in site.held(pod, container)]
         assert held == [card[:2] for card in cards]  # a whole card has no limit
         claim = site.claims()[f"{pod}/{container}"]
         assert [card.core_limit for card in claim.cards] == [card[2] for card in cards]

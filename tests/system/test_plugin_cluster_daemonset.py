@@ -15,11 +15,11 @@ import plugin_image
 import pytest
 from cluster_site import ACCOUNT, NAMESPACE, Site
 from daemons import wait_for
+from pod_site import CORE, MEMORY
 from real_kubelet import NODE
 
 pytestmark = [pytest.mark.root, pytest.mark.long]
 
-CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 NAME = "vgpu-device-plugin:0.1.0"
 FORK = """
 resources:

@@ -14,17 +14,14 @@ from typing import Any
 import pytest
 from cluster_site import Site
 from daemons import wait_for
+from pod_site import CORE, FORK, GPU, MEMORY
 from real_kubelet import NODE
 
 pytestmark = [pytest.mark.root, pytest.mark.long]
 
-CORE, MEMORY, GPU = "tencent.com/vcuda-core", "tencent.com/vcuda-memory", "nvidia.com/gpu"
 FORK_CORE, FORK_MEMORY = "nvidia.com/vcuda-core", "nvidia.com/vcuda-memory"
 VOLCANO = "volcano.sh/vgpu-number"
-FORK = {
-    "resources__core_name": FORK_CORE, "resources__memory_name": FORK_MEMORY, "resources__memory_unit": 1 << 20,
-}  # fmt: skip
-VGPUS = {"resources__mode": "gpu", "resources__split_count": 10}
+VGPUS = {"resources.mode": "gpu", "resources.split_count": 10}
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ WAYS = {
         }, (1024, 30), {"tencent.com/gpu-assigned": "true"},
     ),
     "fork": Way(
-        {**FORK, "kubernetes__register": ["nvidia"]}, {FORK_CORE: 200, FORK_MEMORY: 81920},
+        {**FORK, "kubernetes.register": ["nvidia"]}, {FORK_CORE: 200, FORK_MEMORY: 81920},
         {FORK_CORE: 30, FORK_MEMORY: 2048},
         {
             "nvidia.com/predicate-node": "{node}", "nvidia.com/predicate-gpu-idx-0": "1",
@@ -75,16 +72,16 @@ WAYS = {
         registered=("tydic.io/nvidia-device-register", "tydic.io/node-gpu-heartbeat"),
     ),
     "hami": Way(
-        {**VGPUS, "kubernetes__register": ["hami"]}, {GPU: 20}, HAMI_LIMITS, HAMI, (3000, 15), HAMI_ANSWERS,
+        {**VGPUS, "kubernetes.register": ["hami"]}, {GPU: 20}, HAMI_LIMITS, HAMI, (3000, 15), HAMI_ANSWERS,
         lock=("hami.io/mutex.lock", "{before},default,placed"), registered=("hami.io/node-nvidia-register",),
     ),
     "hami-2.7": Way(
-        {**VGPUS, "kubernetes__register": ["hami-2.7"]}, {GPU: 20}, HAMI_LIMITS, HAMI, (3000, 15), HAMI_ANSWERS,
+        {**VGPUS, "kubernetes.register": ["hami-2.7"]}, {GPU: 20}, HAMI_LIMITS, HAMI, (3000, 15), HAMI_ANSWERS,
         lock=("hami.io/mutex.lock", "{before},default,placed"),
         registered=("hami.io/node-nvidia-register", "hami.io/node-handshake"),
     ),
     "volcano": Way(
-        {**VGPUS, "resources__gpu_name": VOLCANO, "kubernetes__register": ["volcano"]}, {VOLCANO: 20},
+        {**VGPUS, "resources.gpu_name": VOLCANO, "kubernetes.register": ["volcano"]}, {VOLCANO: 20},
         {VOLCANO: 1, "volcano.sh/vgpu-memory": 2000, "volcano.sh/vgpu-cores": 20},
         {
             "volcano.sh/vgpu-node": "{node}", "volcano.sh/vgpu-time": "{now}", "volcano.sh/bind-phase": "allocating",

@@ -14,10 +14,10 @@ import containerd_bed
 import pytest
 from cluster_site import Site
 from daemons import wait_for
+from pod_site import CORE, MEMORY
 
 pytestmark = [pytest.mark.root, pytest.mark.long]
 
-CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 CARDS = {CORE: 200, MEMORY: 320}
 API = {"with-api": "auto", "without-api": "never"}
 READY = 5.0  #: seconds from the end of the last share's pod until a pod of whole cards runs

@@ -19,9 +19,10 @@ import containerd_bed
 import pytest
 import yaml
 from checkout import CHECKOUT
-from cluster_site import EXAMPLES, NAMESPACE, Site, documents
+from cluster_site import NAMESPACE, OFFERED, Site, documents
 from daemons import wait_for
 from extender_process import Certificates
+from pod_site import CORE, EXAMPLES, MEMORY, SHIPPED
 from real_cluster import Server
 from real_kubelet import NODE
 
@@ -33,18 +34,6 @@ MANIFESTS = CHECKOUT / "packaging/kubernetes/scheduler"
 ACCOUNT = "vgpu-scheduler-extender"
 LEASE = f"lease/{ACCOUNT}"
 ADDRESS = "127.0.0.1:3456"
-CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
-CARDS: tuple[dict[str, Any], dict[str, int]] = ({}, {CORE: 200, MEMORY: 320})
-#: The node's settings and what it then offers, by the resource that a pod asks for.
-NODES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
-    CORE: CARDS,
-    "nvidia.com/vcuda-core": (
-        {"resources__core_name": "nvidia.com/vcuda-core", "resources__memory_name": "nvidia.com/vcuda-memory",
-         "resources__memory_unit": 1 << 20},
-        {"nvidia.com/vcuda-core": 200, "nvidia.com/vcuda-memory": 81920},
-    ),
-    "nvidia.com/gpu": ({"resources__mode": "gpu", "resources__split_count": 2}, {"nvidia.com/gpu": 4}),
-}  # fmt: skip
 
 
 class Extender:
@@ -83,12 +72,6 @@ class Extender:
         command = [*self.site.place.prefix, sys.executable, "-c", script]
         given = "" if body is None else json.dumps(body)
         return subprocess.run(command, input=given, capture_output=True, text=True, check=False).stdout
-
-    def text(self) -> str:
-        return self.log.read_text(errors="replace")[-3000:]
-
-    def alive(self) -> bool:
-        return self.server is not None and self.server.process is not None and self.server.process.poll() is None
 
     def end(self, number: int = signal.SIGKILL) -> None:
         if self.server is not None and self.server.process is not None:
@@ -161,9 +144,8 @@ def ends_on_its_cards(site: Site, name: str) -> list[str]:
 def test_the_shipped_pods_end_on_the_card_that_was_chosen(site: Site, extender: Extender, path: Path) -> None:
     """These are the pods that users of gpu-manager and of the 4paradigm plugin know from those projects' pages."""
     (document,) = documents(path)
-    limits = {key for one in document["spec"]["containers"] for key in one["resources"]["limits"]}
-    settings, offered = next(NODES[key] for key in NODES if key in limits)
-    site.configure(offered, **settings)
+    settings = SHIPPED[path.stem][0]
+    site.configure(OFFERED[settings.get("resources.core_name", settings.get("resources.mode", ""))], **settings)
     known(site)
     extender.start("--bind").ready()
     site.cluster.kubectl("apply", "-f", str(path))
@@ -204,7 +186,7 @@ def four_of_ten_run(site: Site, label: str) -> None:
 
 def test_ten_replicas_at_once_on_room_for_four(site: Site, extender: Extender) -> None:
     """In sum the node has the units for five. The fifth finds no card, and the reason is in its events."""
-    site.configure(CARDS[1], **CARDS[0])
+    site.configure(OFFERED[""])
     known(site)
     extender.start("--bind").ready()
     replicas(site, "ten", 10, 40)
@@ -214,7 +196,7 @@ def test_ten_replicas_at_once_on_room_for_four(site: Site, extender: Extender) -
 
 
 def test_the_extender_is_killed_again_and_again_while_pods_are_bound(site: Site, extender: Extender) -> None:
-    site.configure(CARDS[1], **CARDS[0])
+    site.configure(OFFERED[""])
     known(site)
     extender.start("--bind").ready()
     replicas(site, "killed", 10, 40)
@@ -226,7 +208,7 @@ def test_the_extender_is_killed_again_and_again_while_pods_are_bound(site: Site,
 
 def test_the_extender_is_killed_between_its_decision_and_the_binding(site: Site, extender: Extender) -> None:
     """Without the bind verb filter writes the decision. The next process decides about the pod afresh."""
-    site.configure(CARDS[1], **CARDS[0])
+    site.configure(OFFERED[""])
     known(site)
     site.cluster.scheduler.kill()
     try:
@@ -259,7 +241,7 @@ def test_the_extender_is_killed_between_its_decision_and_the_binding(site: Site,
 
 
 def test_a_leader_that_loses_its_lease_binds_nothing_and_the_next_one_goes_on(site: Site, extender: Extender) -> None:
-    site.configure(CARDS[1], **CARDS[0])
+    site.configure(OFFERED[""])
     known(site)
     extender.start("--bind", "--leader-elect").ready()
     site.create("before", {CORE: 60, MEMORY: 4})

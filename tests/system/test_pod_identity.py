@@ -1,39 +1,35 @@
-"""The pod of a container under each of kubelet's runtimes: by the cgroup path alone or with annotations too.
+"""The pod of a container by its cgroup path: who it is under each of kubelet's runtimes, and when it is over.
 
-The tests run runc's bundles with the paths and annotations of those runtimes.
+The tests run runc's bundles with the paths and annotations of those runtimes, by the shim.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import threading
+import time
 import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import bundles
-import nodes
 import pytest
+from container_site import BOTH, GIB, MIB, Site
 
 pytestmark = pytest.mark.root
 
-GIB = 1 << 30
-MIB = 1 << 20
-Rootfs = Callable[..., Path]
 CRI = "io.kubernetes.cri"
 CRIO = "io.kubernetes.cri-o"
 
 OLD = {f"{CRI}.container-type": "container", f"{CRI}.sandbox-id": "s"}
 BY_CONTAINERD = {
-    f"{CRI}.container-type": "container",
-    f"{CRI}.sandbox-uid": "{uid}",
-    f"{CRI}.container-name": "train",
-}
+    f"{CRI}.container-type": "container", f"{CRI}.sandbox-uid": "{uid}", f"{CRI}.container-name": "train",
+    f"{CRI}.sandbox-namespace": "default", f"{CRI}.sandbox-name": "old",
+}  # fmt: skip
 BY_CRIO = {
-    f"{CRIO}.ContainerType": "container",
-    f"{CRIO}.SandboxID": "s",
-    "io.kubernetes.pod.uid": "{uid}",
+    f"{CRIO}.ContainerType": "container", f"{CRIO}.SandboxID": "s", "io.kubernetes.pod.uid": "{uid}",
     "io.kubernetes.container.name": "train",
-}
+}  # fmt: skip
 SLICE = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{under}.slice"
 
 #: name -> (path below the test's cgroup, the runtime's annotations). A runtime whose annotations have the container's
@@ -52,105 +48,126 @@ FORMS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 @pytest.fixture
-def shim(tmp_path: Path, node: nodes.SimulatedNode) -> Iterator[bundles.Runtime]:
-    """vgpu-runtime, as Docker's daemon.json names it."""
-    made = bundles.Runtime(tmp_path / "shim", str(node.shim), "--vgpu-config", str(node.config))
-    yield made
-    made.cleanup()
+def site(site: Site) -> Site:
+    """Its runtime is vgpu-runtime, as Docker's daemon.json names it."""
+    site.runtime = site.other_runtime(str(site.node.shim), "--vgpu-config", str(site.node.config))
+    return site
 
 
-class Pods:
-    """Makes bundles of one form; `uid` is the pod's."""
+class Pod:
+    """A pod of one container with these grants."""
 
-    def __init__(self, form: str, rootfs: Path, node: nodes.SimulatedNode, cgroup: str, directory: Path) -> None:
-        self.path, self.annotations = FORMS[form]
-        self.told = "train" if "train" in self.annotations.values() else ""
-        self.rootfs, self.node, self.cgroup, self.directory = rootfs, node, cgroup, directory
+    def __init__(self, site: Site, top: str, form: str = "containerd-cgroupfs", **amounts: int) -> None:
+        self.site = site
+        path, annotations = FORMS[form]
+        own = str(uuid.uuid4())
+        self.uid = own if "{" in path else path.split("/")[1][3:]
+        self.path = f"{top}/{path.format(uid=own, under=own.replace('-', '_'))}"
+        self.annotations = {key: value.format(uid=own) for key, value in annotations.items()}
+        self.told = "train" if "train" in annotations.values() else ""
+        self.grants = {name: site.node.grant(name, amount) for name, amount in amounts.items()}
 
-    def uid_of(self, uid: str) -> str:
-        return uid if "{" in self.path else self.path.split("/")[1][3:]
-
-    def container(self, uid: str, grants: dict[str, str]) -> bundles.Bundle:
-        made = bundles.Bundle(self.directory / uuid.uuid4().hex[:8], self.rootfs).simulated(self.node)
-        path = self.path.format(uid=uid, under=uid.replace("-", "_"))
-        made.config["linux"]["cgroupsPath"] = f"{self.cgroup}/{path}"
-        made.config["annotations"] = {key: value.format(uid=uid) for key, value in self.annotations.items()}
+    def bundle(self, tree: Path | None = None, *command: str) -> bundles.Bundle:
+        made = self.site.plain_bundle(tree, *command)
+        made.config["linux"]["cgroupsPath"] = self.path
+        made.config["annotations"] = dict(self.annotations)
         if self.told:
-            made.config["annotations"].update({f"vgpu.io/grant-{name}": id for name, id in grants.items()})
-        made.config["process"]["env"] += [f"VGPU_GRANT_{name.upper()}={id}" for name, id in grants.items()]
-        return made.command("cudaprobe", "info")
+            made.config["annotations"].update({f"vgpu.io/grant-{name}": id for name, id in self.grants.items()})
+        made.config["process"]["env"] += [f"VGPU_GRANT_{name.upper()}={id}" for name, id in self.grants.items()]
+        return made
+
+    def directories(self) -> list[Path]:
+        """The pod's cgroups, as kubelet's cgroupfs driver makes them."""
+        found = [Path(f"{hierarchy}{os.path.dirname(self.path)}") for hierarchy in Path("/sys/fs/cgroup").iterdir()]
+        return [path for path in found if path.is_dir()]
+
+    def remove(self) -> None:
+        """What kubelet does when the pod is over."""
+        for top in self.directories():
+            for directory, _, _ in os.walk(top, topdown=False):
+                os.rmdir(directory)
 
 
-def pairs(text: str) -> dict[str, str]:
-    """`key value` lines."""
-    return dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+# Who it is
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_pod_is_identified(
-    shim: bundles.Runtime, rootfs: Rootfs, node: nodes.SimulatedNode, cgroup: str, tmp_path: Path, form: str
-) -> None:
-    pods = Pods(form, rootfs(), node, cgroup, tmp_path)
-    uid, grants = str(uuid.uuid4()), {"cores": node.grant("cores", 30), "memory": node.grant("memory", 1024 * MIB)}
+def test_the_pod_is_identified(site: Site, cgroup: str, form: str) -> None:
+    pod, tree = Pod(site, cgroup, form, cores=30, memory=GIB), site.tree()
     for _ in range(2):  # a restart claims again
-        done = shim.run(pods.container(uid, grants))
-        assert done.returncode == 0, done.stderr
-        assert pairs(done.stdout)["card0.total"] == str(GIB)
-    record = json.loads((Path(node.settings.state_dir) / f"grants/{grants['cores']}.json").read_text())
-    assert record["holder"] == {"pod_uid": pods.uid_of(uid), "container": pods.told}
-    if pods.uid_of(uid) == uid:
-        done = shim.run(pods.container(str(uuid.uuid4()), grants))
-        assert done.returncode != 0
-        assert uid in done.stderr
+        assert site.seen(pod.bundle(tree))["card0.total"] == str(GIB)
+    for grant in site.node.grants():
+        assert grant.holder is not None
+        assert (grant.holder.pod_uid, grant.holder.container) == (pod.uid, pod.told)
+    if form != "docker-static-pod":
+        stranger = Pod(site, cgroup, form)
+        stranger.grants = pod.grants
+        assert pod.uid in site.refused(stranger.bundle(tree))
 
 
 @pytest.mark.parametrize("form", ["containerd-cgroupfs", "crio-systemd"])
-def test_an_annotation_that_contradicts_the_path_stops_the_container(
-    shim: bundles.Runtime, rootfs: Rootfs, node: nodes.SimulatedNode, cgroup: str, tmp_path: Path, form: str
-) -> None:
-    pods = Pods(form, rootfs(), node, cgroup, tmp_path)
-    made = pods.container(str(uuid.uuid4()), {"cores": node.grant("cores", 30), "memory": node.grant("memory", MIB)})
+def test_an_annotation_that_contradicts_the_path_stops_the_container(site: Site, cgroup: str, form: str) -> None:
+    made = Pod(site, cgroup, form, cores=30, memory=MIB).bundle()
     key = next(key for key in made.config["annotations"] if key.endswith("uid"))
     made.config["annotations"][key] = other = str(uuid.uuid4())
-    done = shim.run(made)
-    assert done.returncode != 0
-    assert "vgpu-hook: identity: pod uid" in done.stderr
-    assert other in done.stderr
+    line = site.refused(made)
+    assert line.startswith("identity: pod uid")
+    assert other in line
 
 
 @pytest.mark.parametrize("key", [f"{CRI}.container-type", f"{CRIO}.ContainerType"])
-def test_sandboxes_are_left_alone(
-    shim: bundles.Runtime, rootfs: Rootfs, node: nodes.SimulatedNode, cgroup: str, tmp_path: Path, key: str
-) -> None:
-    pods = Pods("containerd-cgroupfs", rootfs(), node, cgroup, tmp_path)
-    sandbox = pods.container(str(uuid.uuid4()), {})
+def test_sandboxes_are_left_alone_unless_they_have_a_grant(site: Site, cgroup: str, key: str) -> None:
+    """With a grant the type is forged: without a line the container would start without its share."""
+    sandbox = Pod(site, cgroup).bundle()
     sandbox.config["annotations"].update({key: "sandbox", "vgpu.io/core-limit": "50"})
-    done = shim.run(sandbox.command("ls", "/dev"))
-    assert done.returncode == 0, done.stderr
-    assert "nvidia" not in done.stdout
+    assert "nvidia" not in site.output(sandbox, "ls", "/dev")
     assert "hooks" not in json.loads((sandbox.path / "config.json").read_text())
-
-
-@pytest.mark.parametrize("key", [f"{CRI}.container-type", f"{CRIO}.ContainerType"])
-def test_a_container_with_a_grant_is_never_taken_for_a_sandbox(
-    shim: bundles.Runtime, rootfs: Rootfs, node: nodes.SimulatedNode, cgroup: str, tmp_path: Path, key: str
-) -> None:
-    """The type is forged: without a line the container would start without its share."""
-    grants = {"cores": node.grant("cores", 30), "memory": node.grant("memory", 1024 * MIB)}
-    made = Pods("containerd-cgroupfs", rootfs(), node, cgroup, tmp_path).container(str(uuid.uuid4()), grants)
-    made.config["annotations"][key] = "sandbox"
-    done = shim.run(made)
-    assert done.returncode != 0
-    assert "container type: expected no sandbox, as the container has a grant, found sandbox" in done.stderr
+    forged = Pod(site, cgroup, cores=30, memory=GIB).bundle()
+    forged.config["annotations"][key] = "sandbox"
+    line = "container type: expected no sandbox, as the container has a grant, found sandbox"
+    assert line in site.refused(forged)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_pod_is_never_standalone(
-    shim: bundles.Runtime, rootfs: Rootfs, node: nodes.SimulatedNode, cgroup: str, tmp_path: Path, form: str
-) -> None:
+def test_a_pod_is_never_standalone(site: Site, cgroup: str, form: str) -> None:
     """Without grants it gets nothing, whatever its annotations request."""
-    made = Pods(form, rootfs(), node, cgroup, tmp_path).container(str(uuid.uuid4()), {})
+    made = Pod(site, cgroup, form).bundle()
     made.config["annotations"].update({"vgpu.io/cores": "100", "vgpu.io/memory": "40Gi"})
-    done = shim.run(made.command("ls", "/dev"))
-    assert done.returncode == 0, done.stderr
-    assert "nvidia" not in done.stdout
+    assert "nvidia" not in site.output(made, "ls", "/dev")
+
+
+# When it is over
+
+
+@BOTH
+def test_whole_cards_after_a_share_whose_pod_is_over(site: Site, cgroup: str) -> None:
+    """The container has ended and the pod's cgroup is empty: the next pod waits until kubelet has removed it."""
+    tree = site.tree()
+    share, whole = Pod(site, cgroup, cores=30, memory=GIB), Pod(site, cgroup, cores=200)
+    site.output(share.bundle(tree))
+    assert share.directories(), "runc has left the pod's cgroup to kubelet"
+    refused = site.refused(whole.bundle(tree))
+    assert "shared by default/old/train (30 cores, 1024 MiB)" in refused, "its sandbox may be made anew"
+    timer = threading.Timer(0.3, share.remove)
+    timer.start()
+    started = time.monotonic()
+    site.output(whole.bundle(tree))
+    timer.join()
+    assert time.monotonic() - started > 0.3
+    assert not share.directories()
+    site.output(whole.bundle(tree))  # its own grant is not in its way
+
+
+@BOTH
+def test_a_crash_loop_keeps_its_share(site: Site, cgroup: str) -> None:
+    tree = site.tree()
+    share, whole = Pod(site, cgroup, cores=30, memory=GIB), Pod(site, cgroup, cores=200)
+    site.output(share.bundle(tree))
+    pause = site.plain_bundle(tree)
+    pause.config["linux"]["cgroupsPath"] = f"{os.path.dirname(share.path)}/pause"
+    container = site.create(pause)
+    assert "shared by default/old/train" in site.refused(whole.bundle(tree))
+    site.output(share.bundle(tree))
+    site.delete(container)
+    share.remove()
+    site.output(whole.bundle(tree))

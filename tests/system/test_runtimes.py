@@ -19,27 +19,21 @@ from typing import Any
 import containerd_bed
 import docker_bed
 import nodes
-import oci_images
 import podman_bed
 import pytest
 import suites
+from container_site import GIB, INFO, copied, pairs
 from cri_client import CriError
+from daemons import wait_for
+from runtime_clients import allocate
 
 from vgpu.node.runtimes import verify
 
 pytestmark = pytest.mark.root
 
-GIB = 1 << 30
-SUITES = {"1.6": "", "1.7": "trixie", "2.1": "sid"}
 MODES = ("handler", "default", "base-spec")
 LOOK = "cudaprobe info; ls /dev; grep 'open files' /proc/self/limits"
-Rootfs = Callable[..., Path]
-
-
-@pytest.fixture(scope="module")
-def image(base_trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    archive = tmp_path_factory.mktemp("image") / "base.tar"
-    return oci_images.write(base_trees["debian"], archive, containerd_bed.IMAGE, ["sleep", "86400"])
+SHARE = {"cores": "30", "memory": "1Gi"}
 
 
 #: The machine's crun 1.8 refuses the versions of the specification that newer containerds and Docker write.
@@ -88,7 +82,7 @@ def bed(
     request: pytest.FixtureRequest, node: nodes.SimulatedNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Bed]:
     version = getattr(request, "param", "1.6")
-    programs = suites.unpack(SUITES[version], "containerd") / "usr/bin" if SUITES[version] else Path("/usr/bin")
+    programs = containerd_bed.programs(version)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     made = Bed(tmp_path / "bed", programs, node)
     assert made.version.startswith(version)
@@ -108,11 +102,6 @@ def files(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def pairs(text: str) -> dict[str, str]:
-    """`key value` lines."""
-    return dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
-
-
 def run(pod: containerd_bed.Pod, **fields: Any) -> str:
     container = pod.create(["sh", "-c", LOOK], **fields)
     pod.start(container)
@@ -124,7 +113,9 @@ def run(pod: containerd_bed.Pod, **fields: Any) -> str:
 def cells() -> list[Any]:
     """containerd 1.6 in every run, the others in the long one; the default handler is the same program, so long too."""
     short = {("1.6", "handler"), ("1.6", "base-spec")}
-    marks = {cell: () if cell in short else (pytest.mark.long,) for cell in itertools.product(SUITES, MODES)}
+    marks = {
+        cell: () if cell in short else (pytest.mark.long,) for cell in itertools.product(containerd_bed.SUITES, MODES)
+    }
     return [pytest.param(*cell, id="-".join(cell), marks=mark) for cell, mark in marks.items()]
 
 
@@ -146,18 +137,15 @@ def configured_used_and_undone(bed: Bed, mode: str, image: Path) -> None:
     node, config = bed.node, bed.directory / "config.toml"
 
     def prepare(path: Path) -> None:
-        vgpuctl(node, "configure", "--runtime", "containerd", "--config", str(path), "--mode", mode)
-        assert "nothing changed" in vgpuctl(
-            node, "configure", "--runtime", "containerd", "--config", str(path), "--mode", mode
-        )
+        words = ("configure", "--runtime", "containerd", "--config", str(path), "--mode", mode)
+        vgpuctl(node, *words)
+        assert "nothing changed" in vgpuctl(node, *words)
 
     bed.prepare = prepare
     bed.start(image)
     assert "a container with a share starts" in vgpuctl(node, "check", "--runtime", "containerd")
-    grants = {"cores": node.grant("cores", 30), "memory": node.grant("memory", GIB)}
-    annotations = {f"vgpu.io/grant-{name}": id for name, id in grants.items()}
     pod = bed.pod("vgpu" if mode == "handler" else "")
-    share = pairs(run(pod, annotations=annotations))
+    share = pairs(run(pod, annotations=allocate(node)["annotations"]))
     assert share["card0.total"] == str(GIB), "the annotations of the grants get through"
     plain = run(bed.pod(""), env={"NVIDIA_VISIBLE_DEVICES": "all"})
     assert "nvidia" not in plain
@@ -191,10 +179,7 @@ def test_what_left_kubelet_without_a_runtime(bed: Bed, recipe: str, monkeypatch:
     with log.open("wb") as output:
         command = ["containerd", "--config", str(config)]
         bed.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-    end = time.monotonic() + 120
-    while "containerd successfully booted" not in log.read_text():
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.05)
+    wait_for(lambda: "containerd successfully booted" in log.read_text(), what=log.read_text)
     assert re.search(r"failed to load plugin io.containerd.grpc.v1.cri|level=fatal.*cri", log.read_text())
     plugins = subprocess.run(
         ["ctr", "--address", str(bed.socket), "plugins", "ls"], capture_output=True, text=True, check=True
@@ -238,11 +223,11 @@ def podman(
 
 
 @pytest.mark.parametrize("podman", ["runc", "crun"], indirect=True)
-def test_podman(podman: podman_bed.Podman, rootfs: Rootfs) -> None:
-    node, tree, share = podman.node, rootfs(), {"cores": "30", "memory": "1Gi"}
-    assert "card0" not in podman.run(tree, "cudaprobe", "info", **share).stdout
+def test_podman(podman: podman_bed.Podman, base_trees: dict[str, Path], tmp_path: Path) -> None:
+    node, tree, share = podman.node, copied(base_trees["debian"], tmp_path), SHARE
+    assert "card0" not in podman.run(tree, *INFO, **share).stdout
     vgpuctl(node, "configure", "--runtime", "podman")
-    done = podman.run(tree, "cudaprobe", "info", **share)
+    done = podman.run(tree, *INFO, **share)
     assert pairs(done.stdout)["card0.total"] == str(GIB), done.stderr
     assert "nvidia" not in podman.run(tree, "ls", "/dev").stdout
     assert "a container with a share starts" in vgpuctl(node, "check", "--runtime", "podman")
@@ -252,6 +237,7 @@ def test_podman(podman: podman_bed.Podman, rootfs: Rootfs) -> None:
 
 
 RUNC, CRUN = "", "crun"
+ANNOTATIONS = tuple(f"--annotation=vgpu.io/{key}={value}" for key, value in SHARE.items())
 
 
 @pytest.fixture
@@ -281,10 +267,7 @@ def reload(docker: docker_bed.Docker, runtime: str) -> None:
     log = docker.directory / "log"
     before = len(log.read_text())
     docker.process.send_signal(signal.SIGHUP)
-    end = time.monotonic() + 120
-    while "Reloaded configuration" not in log.read_text()[before:]:
-        assert time.monotonic() < end, f"dockerd does not read its file: {log.read_text()[before:]}"
-        time.sleep(0.1)
+    wait_for(lambda: "Reloaded configuration" in log.read_text()[before:], what=log.read_text)
     assert runtime in json.loads(docker.call("info", "--format", "{{json .Runtimes}}").stdout)
 
 
@@ -301,9 +284,9 @@ def test_docker_by_default(docker: docker_bed.Docker) -> None:
     assert "nothing changed" in vgpuctl(node, *configure)
     reload(docker, "vgpu")
     assert docker.call("info", "--format", "{{.DefaultRuntime}}").stdout == "vgpu\n"
-    share = ("--annotation=vgpu.io/cores=30", "--annotation=vgpu.io/memory=1Gi", f"--volume={node.sim}:/run/vgpu-sim")
+    share = (*ANNOTATIONS, f"--volume={node.sim}:/run/vgpu-sim")
     places = ("run", "--rm", "--network=host")
-    done = docker.call(*places, *share, docker_bed.IMAGE, "cudaprobe", "info")
+    done = docker.call(*places, *share, docker_bed.IMAGE, *INFO)
     assert pairs(done.stdout)["card0.total"] == str(GIB), done.stderr
     done = docker.call(*places, docker_bed.IMAGE, "ls", "/dev")
     assert done.returncode == 0, done.stderr
@@ -329,15 +312,14 @@ def test_docker(docker: docker_bed.Docker) -> None:
     named = ("--runtime", "docker", "--config", str(config))
     vgpuctl(node, "configure", *named)
     reload(docker, "vgpu")
-    done = docker.run("cudaprobe", "info", options=("--rm", "--annotation=vgpu.io/cores=30",
-                                                    "--annotation=vgpu.io/memory=1Gi"))  # fmt: skip
+    done = docker.run(*INFO, options=("--rm", *ANNOTATIONS))
     assert pairs(done.stdout)["card0.total"] == str(GIB), done.stderr
     assert "nvidia" not in docker.run("ls", "/dev").stdout
     assert "a container with a share starts" in vgpuctl(node, "check", "--runtime", "docker")
     vgpuctl(node, "configure", *named, "--handler", "small", "--share", "cores=10", "--share", "memory=2Gi")
     reload(docker, "small")
     command = ("run", "--rm", "--network=host", f"--volume={node.sim}:/run/vgpu-sim", "--runtime=small")
-    done = docker.call(*command, docker_bed.IMAGE, "cudaprobe", "info")
+    done = docker.call(*command, docker_bed.IMAGE, *INFO)
     assert pairs(done.stdout)["card0.total"] == str(2 * GIB), "for Docker before 24, which has no --annotation"
     assert "a container with a share starts" in vgpuctl(node, "check", "--runtime", "docker")
     vgpuctl(node, "unconfigure", "--runtime", "docker")

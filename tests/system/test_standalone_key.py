@@ -6,23 +6,20 @@ tests/unit/hook/test_main.py, the commands of the administrator in tests/system/
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import bundles
 import nodes
 import oci_images
 import podman_bed
 import pytest
+from container_site import BOTH, GIB, INFO, Site
 
 from vgpu.config import standalone
 from vgpu.config.request import REQUEST
 
 pytestmark = pytest.mark.root
 
-Rootfs = Callable[..., Path]
-GIB = 1 << 30
 LOOK = ["sh", "-c", "ls /dev | grep -c nvidia; cudaprobe info"]
 #: What an image may bring to be taken for somebody else.
 FORGED = {
@@ -35,28 +32,22 @@ GUESSED = {REQUEST + "0" * 32: "gpus=1"}
 
 
 @pytest.fixture
-def keyed(tmp_path: Path) -> nodes.SimulatedNode:
+def node(node: nodes.SimulatedNode) -> nodes.SimulatedNode:
     """A node as a new installation has it."""
-    made = nodes.SimulatedNode(tmp_path / "keyed", "t4x1", **{"standalone.requests": "key"})
-    standalone.write_key(made.settings.text("standalone.key"), standalone.new_key())
-    made.take_inventory()
-    return made
+    standalone.write_key(node.settings.text("standalone.key"), standalone.new_key())
+    node.change_settings(**{"standalone.requests": "key"})
+    return node
 
 
 @pytest.fixture
-def podman(keyed: nodes.SimulatedNode) -> Iterator[podman_bed.Podman]:
-    made = podman_bed.Podman(keyed)
+def podman(site: Site) -> Iterator[podman_bed.Podman]:
+    made = podman_bed.Podman(site.node)
     yield made
     made.cleanup()
 
 
 def request(node: nodes.SimulatedNode, value: str) -> dict[str, str]:
     return {REQUEST + standalone.read_key(node.settings.text("standalone.key")): value}
-
-
-def last_error(node: nodes.SimulatedNode) -> str:
-    lines = (Path(node.settings.run_dir) / "hook.log").read_text().splitlines()
-    return str(json.loads(lines[-1])["error"])
 
 
 def image(podman: podman_bed.Podman, tree: Path, archive: Path, annotations: dict[str, str]) -> str:
@@ -75,9 +66,9 @@ def run(podman: podman_bed.Podman, name: str, **annotations: str) -> tuple[int, 
 
 
 def test_podman_runs_an_image_that_asks_for_a_card_without_one(
-    podman: podman_bed.Podman, keyed: nodes.SimulatedNode, rootfs: Rootfs, tmp_path: Path
+    site: Site, podman: podman_bed.Podman, tmp_path: Path
 ) -> None:
-    tree = rootfs()
+    tree = site.tree()
     for number, (asked, line) in enumerate(
         (
             (WANTED, "annotation vgpu.io/gpus: expected vgpu.io/request-<key> with this node's key"),
@@ -89,31 +80,31 @@ def test_podman_runs_an_image_that_asks_for_a_card_without_one(
         status, output = run(podman, name)
         assert status == 126, output
         assert line in output
-        assert line in last_error(keyed)
+        assert line in site.node.log()[-1]["error"]
         assert "GPU-" not in output
-        status, output = run(podman, name, **request(keyed, "cores=30+memory=1Gi"))
+        status, output = run(podman, name, **request(site.node, "cores=30+memory=1Gi"))
         assert status == 0, output
         assert f"card0.total {GIB}\n" in output, "what the image forges does not matter beside the key"
 
 
-def test_runc_with_the_key_and_the_administrators_words(
-    keyed: nodes.SimulatedNode, rootfs: Rootfs, runc: bundles.Runtime, tmp_path: Path
-) -> None:
+@BOTH
+def test_runc_with_the_key_and_the_administrators_words(site: Site) -> None:
     plain = {"vgpu.io/cores": "30", "vgpu.io/memory": "1Gi"}
 
-    def start(name: str, annotations: dict[str, str], *words: str) -> tuple[bool, str]:
-        bundle = bundles.Bundle(tmp_path / name, rootfs(), annotations).hooks(keyed).simulated(keyed)
+    def start(annotations: dict[str, str], *words: str) -> tuple[bool, str]:
+        bundle = site.bundle()
+        bundle.config["annotations"] = annotations
         for (hook,) in bundle.config["hooks"].values():
             hook["args"][1:1] = words
-        done = runc.run(bundle.command("cudaprobe", "info"))
+        done = site.runtime.run(bundle.command(*INFO))
         return f"card0.total {GIB}\n" in done.stdout, done.stderr
 
-    old = request(keyed, "cores=30,memory=1Gi")
-    assert start("key", old)[0]
-    assert "vgpuctl request --cores N" in start("plain", plain)[1]
-    assert start("any", plain, "--standalone", "any")[0]
-    assert start("words", {}, "--annotation", "vgpu.io/cores=30", "--annotation=vgpu.io/memory=1Gi")[0]
-    standalone.write_key(keyed.settings.text("standalone.key"), standalone.new_key())
-    started, error = start("rotated", old)
+    old = request(site.node, "cores=30,memory=1Gi")
+    assert start(old)[0]
+    assert "vgpuctl request --cores N" in start(plain)[1]
+    assert start(plain, "--standalone", "any")[0]
+    assert start({}, "--annotation", "vgpu.io/cores=30", "--annotation=vgpu.io/memory=1Gi")[0]
+    standalone.write_key(site.node.settings.text("standalone.key"), standalone.new_key())
+    started, error = start(old)
     assert (started, "expected this node's key in its name" in error) == (False, True)
     assert next(iter(old))[len(REQUEST) :] not in error

@@ -6,8 +6,8 @@
  *   flip A B                       exchanges two names as fast as it can
  *   lease read|write FILE ...      takes leases on the files, and takes them again when the host breaks them
  *   lock FILE                      locks the whole range of the file
- *   fanotify DIRECTORY             is asked for permission when anybody opens a file there, and never answers
- *   fuse DIRECTORY                 covers the directory with a file system that never answers
+ *   fanotify inode|mount|filesystem PATH  is asked for permission when anybody opens a file there, and never answers
+ *   fuse lookup|open|read DIRECTORY       covers the directory with a file system that answers up to this request
  *   remount FILE ...               makes every mount writable and writes into each file; then it ends
  *   stop PID ...                   sends SIGSTOP to each process again and again
  *   trace PID ...                  attaches to each process as a debugger
@@ -16,9 +16,11 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fuse.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,29 +119,79 @@ static void lock(char **words)
 
 static void fanotify(char **words)
 {
+	unsigned int type = strcmp(words[0], "inode") == 0 ? FAN_MARK_INODE : strcmp(words[0], "mount") == 0 ? FAN_MARK_MOUNT
+													    : FAN_MARK_FILESYSTEM;
+	uint64_t events = FAN_OPEN_PERM | FAN_ACCESS_PERM | FAN_EVENT_ON_CHILD;
 	int group = fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC, O_RDONLY);
 
 	if (group < 0)
 		fail("fanotify_init");
-	if (fanotify_mark(group, FAN_MARK_ADD | FAN_MARK_FILESYSTEM, FAN_OPEN_PERM | FAN_ACCESS_PERM, AT_FDCWD, words[0]) != 0 &&
-	    fanotify_mark(group, FAN_MARK_ADD | FAN_MARK_MOUNT, FAN_OPEN_PERM | FAN_ACCESS_PERM, AT_FDCWD, words[0]) != 0)
+	if (fanotify_mark(group, FAN_MARK_ADD | type, events, AT_FDCWD, words[1]) != 0 &&
+	    fanotify_mark(group, FAN_MARK_ADD | FAN_MARK_MOUNT, events, AT_FDCWD, words[1]) != 0)
 		fail("fanotify_mark");
 	wait_for_ever();
 }
 
+static void answer(int device, uint64_t request, const void *data, size_t size, int error)
+{
+	char message[sizeof(struct fuse_out_header) + 256];
+	struct fuse_out_header header = {.len = sizeof(header) + size, .error = error, .unique = request};
+
+	memcpy(message, &header, sizeof(header));
+	memcpy(message + sizeof(header), data, size);
+	if (write(device, message, header.len) < 0 && errno != ENOENT)
+		fail("answer");
+}
+
+/* Answers one request. Those of the kind at which the server stops, and later ones, have no answer. */
+static void serve(int device, const struct fuse_in_header *in, int stops)
+{
+	int is_root = in->nodeid == FUSE_ROOT_ID;
+	struct fuse_attr root = {.ino = 1, .mode = S_IFDIR | 0755, .nlink = 1};
+	struct fuse_attr file = {.ino = 2, .size = 1 << 20, .mode = S_IFREG | 0666, .nlink = 1};
+	struct fuse_init_out init = {.major = FUSE_KERNEL_VERSION, .max_write = 1 << 16};
+	struct fuse_entry_out entry = {.nodeid = 2, .attr = file};
+	struct fuse_attr_out attributes = {.attr = is_root ? root : file};
+	struct fuse_open_out open = {.fh = 1};
+
+	if (in->opcode == FUSE_INIT) {
+		init.minor = ((const struct fuse_init_in *)(in + 1))->minor;
+		answer(device, in->unique, &init, sizeof(init), 0);
+	} else if (in->opcode == FUSE_LOOKUP && stops > FUSE_LOOKUP) {
+		answer(device, in->unique, &entry, sizeof(entry), 0);
+	} else if (in->opcode == FUSE_GETATTR && (is_root || stops > FUSE_LOOKUP)) {
+		answer(device, in->unique, &attributes, sizeof(attributes), 0);
+	} else if ((in->opcode == FUSE_OPEN || in->opcode == FUSE_OPENDIR) && stops > FUSE_OPEN) {
+		answer(device, in->unique, &open, sizeof(open), 0);
+	} else if (in->opcode > FUSE_READ && in->opcode != FUSE_OPENDIR && in->opcode != FUSE_BATCH_FORGET) {
+		answer(device, in->unique, NULL, 0, -ENOSYS);
+	}
+}
+
+/* The file system has one file, for any name. */
 static void fuse(char **words)
 {
+	static char buffer[FUSE_MIN_READ_BUFFER + (1 << 17)];
+	int stops = strcmp(words[0], "lookup") == 0 ? FUSE_LOOKUP : strcmp(words[0], "open") == 0 ? FUSE_OPEN : FUSE_READ;
 	char options[128];
 	int device = open("/dev/fuse", O_RDWR);
 
-	if (device < 0 && mknod("/tmp/fuse", S_IFCHR | 0600, makedev(10, 229)) == 0)
+	if (device < 0 && (mknod("/tmp/fuse", S_IFCHR | 0600, makedev(10, 229)) == 0 || errno == EEXIST))
 		device = open("/tmp/fuse", O_RDWR);
 	if (device < 0)
 		fail("/dev/fuse");
 	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", device);
-	if (mount("fuse", words[0], "fuse", 0, options) != 0)
+	if (mount("fuse", words[1], "fuse", 0, options) != 0)
 		fail("mount");
-	wait_for_ever();
+	ready();
+	for (;;) {
+		ssize_t size = read(device, buffer, sizeof(buffer));
+
+		if (size < 0 && errno != EINTR && errno != ENOENT)
+			fail("/dev/fuse");
+		if (size >= (ssize_t)sizeof(struct fuse_in_header))
+			serve(device, (const struct fuse_in_header *)buffer, stops);
+	}
 }
 
 static void remount(char **words)
@@ -210,7 +262,7 @@ static const struct {
 	void (*run)(char **words);
 } verbs[] = {
 	{"cell", 1, cell},	   {"flip", 2, flip},	{"lease", 2, lease},	 {"lock", 1, lock},
-	{"fanotify", 1, fanotify}, {"fuse", 1, fuse},	{"remount", 0, remount}, {"stop", 1, stop},
+	{"fanotify", 2, fanotify}, {"fuse", 2, fuse},	{"remount", 0, remount}, {"stop", 1, stop},
 	{"trace", 1, trace},	   {"descriptors", 0, descriptors},
 };
 

@@ -5,9 +5,8 @@ after each test. Node and neighbour last for one file, the root file systems for
 from __future__ import annotations
 
 import shutil
-import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import attack_bed
@@ -15,6 +14,7 @@ import attack_records
 import bundles
 import nodes
 import pytest
+from attack_bed import Site
 from checkout import BUILD
 from daemons import wait_for
 
@@ -51,28 +51,22 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bundles.Run
 
 @pytest.fixture
 def site(
-    node: nodes.SimulatedNode, containers: bundles.Runtime, rootfs: Callable[..., Path],
-    bundle: Callable[..., bundles.Bundle], attack_programs: dict[str, Path],
-) -> Iterator[attack_bed.Site]:  # fmt: skip
-    before = set(containers.started)
-    yield attack_bed.Site(node, containers, attack_programs, rootfs(), bundle)
-    for container in set(containers.started) - before:
-        containers.delete(container)
-        containers.started.remove(container)
+    node: nodes.SimulatedNode, containers: bundles.Runtime, base_trees: dict[str, Path], tmp_path: Path,
+    attack_programs: dict[str, Path],
+) -> Iterator[Site]:  # fmt: skip
+    made = Site(node, tmp_path, base_trees["debian"], containers, attack_programs)
+    yield made
+    made.end()
 
 
 @pytest.fixture
 def idle(
-    tmp_path: Path, containers: bundles.Runtime, rootfs: Callable[..., Path], attack_programs: dict[str, Path]
-) -> Iterator[attack_bed.Site]:
+    containers: bundles.Runtime, base_trees: dict[str, Path], tmp_path: Path, attack_programs: dict[str, Path]
+) -> Iterator[Site]:
     """A node without a neighbour."""
-    alone = make_node(tmp_path / "idle")
-    made = attack_bed.Site(alone, containers, attack_programs, rootfs(), attack_bed.bundles_of(alone, tmp_path))
-    before = set(containers.started)
+    made = Site(make_node(tmp_path / "idle"), tmp_path, base_trees["debian"], containers, attack_programs)
     yield made
-    for container in set(containers.started) - before:
-        containers.delete(container)
-        containers.started.remove(container)
+    made.end()
 
 
 @pytest.fixture
@@ -87,14 +81,12 @@ def worker(
     attack_programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory,
 ) -> attack_bed.Neighbour:  # fmt: skip
     directory = tmp_path_factory.mktemp("neighbour")
-    subprocess.run(["cp", "-a", str(base_trees["debian"]), str(directory / "root")], check=True)
-    make = attack_bed.bundles_of(node, directory)
-    return attack_bed.Neighbour(attack_bed.Site(node, containers, attack_programs, directory / "root", make))
+    return attack_bed.Neighbour(Site(node, directory, base_trees["debian"], containers, attack_programs))
 
 
 @pytest.fixture
 def neighbour(
-    worker: attack_bed.Neighbour, site: attack_bed.Site, attack: attack_records.Attack
+    worker: attack_bed.Neighbour, site: Site, attack: attack_records.Attack
 ) -> Iterator[attack_bed.Neighbour]:
     """A neighbour; after the attack and the end of all other containers the host is as before, and so is it.
 

@@ -82,7 +82,7 @@ def test_the_environment_of_the_image_reaches_no_privileged_process(
         share.config["process"]["env"] += [f"{name}={value}" for name, value in names.items()]
         for stage in ("prestart", "poststop"):
             share.config["hooks"][stage][0]["env"] += [f"{name}={value}" for name, value in names.items()]
-        done = site.runtime.run(share.command("true"), "attack")
+        done = site.runtime.run(share)
         assert done.returncode == 0, done.stderr
         assert not executed(marks)
     attack.held(count, "no file of the image or of the environment's choice is loaded")
@@ -108,7 +108,7 @@ def test_nothing_of_the_image_is_executed(
         found = site.rounds(site.bundle(), 1)
         assert found["broken"] == []
         assert not executed(marks)
-        site.runtime.run(site.bundle().command("/usr/bin/env"), "attack")
+        site.runtime.run(site.bundle().command("/usr/bin/env"))
         assert site.node.hook.read_bytes() == before
         assert not executed(marks)
     attack.held(count, "nothing of the image runs outside its container, the hook's program is as before")
@@ -121,13 +121,13 @@ def test_no_descriptor_of_the_host_is_inherited(
     """CVE-2024-21626: a working directory of /proc/self/fd/N would be the host's."""
     count = attack.rounds(200, 2)
     for _ in range(count):
-        done = site.runtime.run(site.bundle().command("tenant", "descriptors"), "attack")
+        done = site.runtime.run(site.bundle().command("tenant", "descriptors"))
         assert done.returncode == 0, done.stderr
         found = [line for line in done.stdout.splitlines() if line.split(" ", 1)[-1].startswith("/")]
         assert [line for line in found if "/proc" not in line and "/dev/" not in line] == []
         inside = site.bundle()
         inside.config["process"]["cwd"] = "/proc/self/fd/8"
-        done = site.runtime.run(inside.command("ls", "../" * 16 + str(outside).lstrip("/")), "attack")
+        done = site.runtime.run(inside.command("ls", "../" * 16 + str(outside).lstrip("/")))
         assert done.returncode != 0
         assert "file" not in done.stdout.split(), "the host's directory"
     attack.held(count, "the container has its own three only")

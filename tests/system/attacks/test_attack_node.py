@@ -46,10 +46,10 @@ def answers(daemon: daemons.Daemon, rounds: int) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.parametrize("way", ["fanotify", "fuse"])
+@pytest.mark.parametrize(("way", "kind"), [("fanotify", "filesystem"), ("fuse", "lookup")], ids=["fanotify", "fuse"])
 @attack("opens below the usage directory that are never answered (fanotify, FUSE)", "strong tenant: CAP_SYS_ADMIN")
 def test_vgpud_and_vgpuctl_do_not_hang(
-    site: Site, neighbour: Neighbour, daemon: daemons.Daemon, attack: Attack, way: str
+    site: Site, neighbour: Neighbour, daemon: daemons.Daemon, attack: Attack, way: str, kind: str
 ) -> None:
     """Starts, `vgpuctl set` and vgpud go on; vgpuctl status ends by itself."""
     bundle = site.bundle(strong=True)
@@ -57,8 +57,8 @@ def test_vgpud_and_vgpuctl_do_not_hang(
         bundle.config["linux"]["resources"]["devices"].append(
             {"allow": True, "type": "c", "major": 10, "minor": 229, "access": "rwm"}
         )
-    container = site.start(bundle, "tenant", way, USAGE)
-    daemons.wait_for(lambda: "ready" in site.output(bundle), what=lambda: site.output(bundle))
+    container = site.start(bundle, "tenant", way, kind, USAGE)
+    daemons.wait_for(lambda: "ready" in site.printed(bundle), what=lambda: site.printed(bundle))
     count = attack.rounds(200, 20)
     answers(daemon, count)
     site.starts(attack.rounds(50, 2))
@@ -94,7 +94,7 @@ def test_odd_usage_regions(site: Site, neighbour: Neighbour, daemon: daemons.Dae
         for what, script in kinds.items():
             bundle = site.bundle(cores="5", memory="256Mi")
             container = site.start(bundle, "sh", "-c", script)
-            daemons.wait_for(lambda bundle=bundle: "ready" in site.output(bundle), what=what)
+            daemons.wait_for(lambda bundle=bundle: "ready" in site.printed(bundle), what=what)
             answers(daemon, 5)
             assert site.node.vgpuctl("status", check=False).returncode == 0, what
             site.starts(1, cores="5", memory="256Mi")
@@ -174,7 +174,7 @@ def test_no_process_of_the_host_is_traced(
     pids = ["1", str(daemon.pid), str(neighbour.pid)]
     count = attack.rounds(200, 2)
     for _ in range(count):
-        done = site.runtime.run(bundle.command("tenant", "trace", *pids), "attack")
+        done = site.runtime.run(bundle.command("tenant", "trace", *pids))
         assert "attached" not in done.stdout.replace(f"{neighbour.pid} attached", ""), done.stdout
     answers(daemon, 1)
     attack.held(count, "the kernel refuses: they have more capabilities")
@@ -245,7 +245,7 @@ def test_poststop_with_errors_leaves_no_card_taken(
         hook["args"] = ["strace", "-f", "-qq", "-o", str(tmp_path / "trace"), "-e", f"trace={call}", "-e", inject,
                         hook["path"], *hook["args"][1:]]  # fmt: skip
         hook["path"] = shutil.which("strace")
-        site.runtime.run(share.command("true"), "attack")
+        site.runtime.run(share)
         site.starts(1, cores="60", memory="10Gi")
     again = site.bundle()
     again.write()

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import bundles
-import cgroup_trees
 import containerd_bed
 import nodes
 import oci_images
@@ -19,7 +17,7 @@ from attack_bed import Neighbour, Site
 from attack_records import Attack, attack
 from cri_client import CriError
 
-from vgpu.config import claims, pods
+from vgpu.config import pods
 
 pytestmark = pytest.mark.root
 
@@ -55,20 +53,13 @@ def amounts(card: str, node: str, cores: int = MORE_CORES, mib: int = MORE_MIB) 
     }  # fmt: skip
 
 
-@pytest.fixture
-def pod_cgroup() -> Iterator[str]:
-    name = f"/vgpu-test-{uuid.uuid4().hex[:8]}"
-    yield name
-    cgroup_trees.remove(name)
-
-
 def write_record(node: nodes.Node, uid: str, annotations: dict[str, str], limits: dict[str, int]) -> None:
     record = pods.Pod(uid, "default", "pod-of-train", "testnode", [], ["train"], annotations, {"train": limits})
     pods.write(node.settings.run_dir, record)
 
 
 def held(site: Site, container: str) -> tuple[int, int]:
-    claim = claims.read(site.node.settings.run_dir, container)
+    claim = site.node.claim(container)
     return sum(card.cores for card in claim.cards), sum(card.memory for card in claim.cards) // MIB
 
 
@@ -90,7 +81,7 @@ def pod(site: Site, uid: str, cgroup: str, annotations: dict[str, str]) -> bundl
 
 def amounts_of(site: Site, share: bundles.Bundle, uid: str) -> tuple[int, int] | None:
     """What a container of the pod `uid` holds when it starts; None when the hook refuses it. It has ended then."""
-    container, done = site.runtime.create(share.command("sleep", "60"), "attack")
+    container, done = site.runtime.create(share.command("sleep", "60"))
     assert done.returncode == 0 or "vgpu-hook: " in done.stderr, done.stderr
     found = held(site, container) if done.returncode == 0 else None
     site.runtime.delete(container)
@@ -110,7 +101,7 @@ def remove_grants(site: Site) -> None:
 @pytest.mark.parametrize("where", ["container", "record"])
 @attack("amounts above the grants in the annotations of each dialect", "pod")
 def test_no_dialect_gives_more_than_the_grants(
-    pod_cgroup: str, site: Site, neighbour: Neighbour, attack: Attack, where: str
+    cgroup: str, site: Site, neighbour: Neighbour, attack: Attack, where: str
 ) -> None:
     """In the container's annotations, as a runtime passes them on, and in the pod's record, from the API server."""
     card, count = site.node.read_cards()[0]["uuid"], 0
@@ -118,7 +109,7 @@ def test_no_dialect_gives_more_than_the_grants(
     for _ in range(attack.rounds(13, 1)):
         for dialect, extra in forms.items():
             uid, own = str(uuid.uuid4()), granted(site)
-            share = pod(site, uid, pod_cgroup, {**own, **(extra if where == "container" else {})})
+            share = pod(site, uid, cgroup, {**own, **(extra if where == "container" else {})})
             write_record(site.node, uid, extra if where == "record" else {}, {})
             found = amounts_of(site, share, uid)
             assert found in (None, (GRANTED["cores"], GRANTED["memory"])), dialect
@@ -130,7 +121,7 @@ def test_no_dialect_gives_more_than_the_grants(
 
 
 @attack("amounts in HAMi's and Volcano's annotations above the limits of the pod's spec", "pod")
-def test_counted_vgpus_stay_within_the_spec(pod_cgroup: str, site: Site, neighbour: Neighbour, attack: Attack) -> None:
+def test_counted_vgpus_stay_within_the_spec(cgroup: str, site: Site, neighbour: Neighbour, attack: Attack) -> None:
     card = site.node.read_cards()[0]["uuid"]
     counting = ("hami", "volcano", "vgpu-manager")
     within = amounts(card, "testnode", cores=GRANTED["cores"], mib=GRANTED["memory"])
@@ -142,7 +133,7 @@ def test_counted_vgpus_stay_within_the_spec(pod_cgroup: str, site: Site, neighbo
         for dialect, extra in forms.items():
             uid = str(uuid.uuid4())
             own = {"vgpu.io/grant-gpu": site.node.grant("gpu", 1, cores=10, memory=512 * MIB)}
-            share = pod(site, uid, pod_cgroup, {**own, **extra})
+            share = pod(site, uid, cgroup, {**own, **extra})
             write_record(site.node, uid, extra, limits)
             found = amounts_of(site, share, uid)
             allowed = (GRANTED["cores"], GRANTED["memory"])
@@ -154,7 +145,7 @@ def test_counted_vgpus_stay_within_the_spec(pod_cgroup: str, site: Site, neighbo
 
 @attack("a forged sandbox type beside a valid grant, and names that contradict the cgroup", "pod")
 def test_forged_identities_get_no_container_without_limits(
-    pod_cgroup: str, site: Site, neighbour: Neighbour, attack: Attack
+    cgroup: str, site: Site, neighbour: Neighbour, attack: Attack
 ) -> None:
     """A container with a grant starts with its share or not at all."""
     forged = {
@@ -167,8 +158,8 @@ def test_forged_identities_get_no_container_without_limits(
     count = attack.rounds(40, 1)
     for _ in range(count):
         for what, extra in forged.items():
-            share = pod(site, str(uuid.uuid4()), pod_cgroup, {**granted(site), **extra})
-            container, done = site.runtime.create(share.command("sleep", "60"), "attack")
+            share = pod(site, str(uuid.uuid4()), cgroup, {**granted(site), **extra})
+            container, done = site.runtime.create(share.command("sleep", "60"))
             if done.returncode == 0:
                 assert held(site, container) == (GRANTED["cores"], GRANTED["memory"]), what
             else:
@@ -212,14 +203,14 @@ def test_a_users_pod_gets_nothing_over_cri(
 
 
 @attack("a claim and a grant of another pod named in one's own annotations", "pod, neighbour")
-def test_another_pods_grant_is_refused(pod_cgroup: str, site: Site, neighbour: Neighbour, attack: Attack) -> None:
+def test_another_pods_grant_is_refused(cgroup: str, site: Site, neighbour: Neighbour, attack: Attack) -> None:
     uid, own = str(uuid.uuid4()), granted(site)
-    site.start(pod(site, uid, pod_cgroup, own), "sleep", "600")
+    site.start(pod(site, uid, cgroup, own), "sleep", "600")
     count = attack.rounds(200, 3)
     for _ in range(count):
-        assert uid in site.refusal(pod(site, str(uuid.uuid4()), pod_cgroup, own))
+        assert uid in site.refused(pod(site, str(uuid.uuid4()), cgroup, own))
         half = {**own, "vgpu.io/grant-memory": "0" * 32}
-        assert site.refusal(pod(site, str(uuid.uuid4()), pod_cgroup, half))
+        assert site.refused(pod(site, str(uuid.uuid4()), cgroup, half))
     remove_grants(site)
     attack.held(2 * count, "refused, the owner keeps it")
 

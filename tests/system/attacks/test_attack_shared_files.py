@@ -60,7 +60,7 @@ def test_leases_on_driver_files_stall_no_reader_of_the_host(site: Site, neighbou
     bundle = site.bundle()
     files = [f"{PRIVATE}/driver/libcuda.so.1", f"{PRIVATE}/driver/libnvidia-ml.so.1", "/usr/bin/nvidia-smi"]
     container = site.start(bundle, "sh", "-c", f"exec tenant lease write {' '.join(files)} $(ls -d /usr/lib/*/lib*nv*)")
-    attack_bed.wait_for(lambda: "ready" in site.output(bundle))
+    attack_bed.wait_for(lambda: "ready" in site.printed(bundle))
     count = attack.rounds(200, 20)
     for _ in range(count):
         for path in attack_bed.driver_files(site.node):
@@ -103,7 +103,7 @@ def test_shared_files_cannot_be_written(site: Site, neighbour: Neighbour, attack
     names = [*SHARED, f"{PRIVATE}/driver/libcuda.so.1", "/usr/bin/nvidia-smi", "/usr/local/nvidia"]
     script = "; ".join(f"({verb.format(name)}) 2>/dev/null && echo BROKE {name}" for name in names for verb in verbs)
     bundle = site.bundle()
-    done = site.runtime.run(bundle.command("sh", "-c", script + "; true"), "attack")
+    done = site.runtime.run(bundle.command("sh", "-c", script + "; true"))
     assert done.returncode == 0, done.stderr
     assert "BROKE" not in done.stdout
     attack.held(len(names) * len(verbs), "each is refused")
@@ -120,7 +120,7 @@ def test_a_remount_reaches_no_file_of_the_host(site: Site, neighbour: Neighbour,
     for _ in range(count):
         bundle = site.bundle(strong=True)
         container = site.start(bundle, "sh", "-c", f"tenant remount {' '.join(files)} /usr/lib/*/lib*cuda* ; sleep 600")
-        attack_bed.wait_for(lambda bundle=bundle: "ready" in site.output(bundle))
+        attack_bed.wait_for(lambda bundle=bundle: "ready" in site.printed(bundle))
         assert {path: path.read_bytes()[:64] for path in attack_bed.driver_files(site.node)} == before
         limits.decode(Path(paths.limits(run, container)).read_bytes())
         site.runtime.delete(container)
