@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 from statistics import mean
 from typing import Protocol
 
-import extender_trace_plot
-from checkout import BUILD
 from gpu_clusters import GIB, make_cards, node_object, pod_object, share
 from results import Result
 
@@ -193,7 +191,6 @@ class Run:
     delays: dict[int, float] = field(default_factory=dict)
     lost: float = 0.0  #: the mean over the time of all arrivals
     used: float = 0.0
-    points: list[tuple[float, float]] = field(default_factory=list)  #: (time, lost room)
 
 
 class Simulation:
@@ -237,10 +234,8 @@ class Simulation:
 
     def _account(self, begin: float, end: float) -> None:
         if end > begin:
-            lost = self.lost()
-            self.found.lost += lost * (end - begin)
+            self.found.lost += self.lost() * (end - begin)
             self.found.used += (100 - self.free_cores / (NODES * CARDS)) * (end - begin)
-            self.found.points.append((begin, lost))
 
     def _try(self, now: float, pods: list[Arrival]) -> None:
         """Place those of `pods` that fit. A shape that has not fitted does not fit a moment later."""
@@ -280,11 +275,8 @@ def simulate(seed: int, pods: int = PODS) -> dict[str, tuple[list[Arrival], Run]
 
 
 def measure(pods: int = PODS) -> list[Result]:
-    """All results of the group, and the plot beside them."""
+    """All results of the group."""
     runs = [simulate(seed, pods) for seed in SEEDS]
-    directory = BUILD / "bench/extender-trace"
-    directory.mkdir(parents=True, exist_ok=True)
-    extender_trace_plot.draw({name: run for name, (_, run) in runs[0].items()}, directory / "trace.svg")
     return [result for name in RULES for result in _results(name, [one[name] for one in runs])]
 
 

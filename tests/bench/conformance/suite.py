@@ -1,7 +1,7 @@
-"""Group `conformance`: the same questions to every limiter, as a table of rows and columns, and as plots.
+"""Group `conformance`: the same questions to every limiter, as a table of rows and columns.
 
 The rows are in rows.py, the columns in columns.py. `VGPU_BENCH_RUNS` is the number of seeds (5 unless set). Beside the
-JSON of the group it writes build/bench/conformance/table.md, and plots where matplotlib is installed.
+JSON of the group it writes build/bench/conformance/table.md.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import median
 
 from checkout import BUILD
-from conformance import plots
 from conformance.columns import Column, columns
 from conformance.rows import ROWS, Row
 from cores_scenario import Outcome, Scenario
@@ -83,4 +82,3 @@ def measure() -> list[Result]:
 def write(found: Figures, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "table.md").write_text(table(found) + "\n")
-    plots.draw(found, directory)

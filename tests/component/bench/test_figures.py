@@ -227,5 +227,3 @@ def test_lost_room_is_what_a_waiting_pod_could_use_in_sum(bench: Any) -> None:
     assert simulation.lost() == 20
     simulation.waiting[0] = trace.Arrival(0, 0.0, 1.0, trace.Shape(100, 80, 8 * trace.NODES))
     assert simulation.lost() == 0
-    points = [(0.0, 10.0), (1800.0, 20.0), (3600.0, 0.0), (9000.0, 30.0), (10800.0, 0.0)]
-    assert bench.extender_trace_plot.averaged(points) == ([0.0, 3600.0, 7200.0], [15.0, 0.0, 15.0])
