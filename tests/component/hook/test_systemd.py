@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -156,7 +155,6 @@ def test_a_restricting_unit_that_cannot_be_changed_stops_the_start(
     tmp_path: Path, behaviour: Behaviour | None, written: tuple[str, str]
 ) -> None:
     transient(tmp_path, written[1], written[0])
-    started = time.monotonic()
     with pytest.raises(VgpuError) as caught:
         told_by(behaviour, tmp_path)
     line = caught.value.line()
@@ -164,7 +162,6 @@ def test_a_restricting_unit_that_cannot_be_changed_stops_the_start(
         f"systemd unit {SCOPE}: expected systemd's consent to the devices (SetUnitProperties), found "
     )
     assert "the next `systemctl daemon-reload` may take the devices away" in line
-    assert time.monotonic() - started < 60, "it waits for ever"
 
 
 @pytest.mark.parametrize(

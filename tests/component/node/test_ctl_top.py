@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from ctl_node import GIB, Node
+from daemons import wait_for
 
 from vgpu.config.request import Request
 
@@ -106,11 +107,7 @@ class Tmux:
         return subprocess.run(run, env=environment(), capture_output=True, text=True, check=True).stdout
 
     def screen_with(self, what: Callable[[str], bool]) -> str:
-        end = time.monotonic() + PATIENCE
-        while not what(screen := self.call("capture-pane", "-p")):
-            assert time.monotonic() < end, screen
-            time.sleep(0.2)
-        return screen
+        return str(wait_for(lambda: what(screen := self.call("capture-pane", "-p")) and screen))
 
 
 @pytest.mark.long

@@ -43,6 +43,7 @@ class Node:
             return answer(regions, request)
 
         monkeypatch.setattr(Regions, "answer", may_wait)
+        monkeypatch.setattr(region_readers, "TOTAL", 60.0)  # only one that blocks ends a call, however busy the machine
 
     def container(self, name: str, pid: int) -> Claim:
         directory = self.proc / str(pid)
@@ -147,10 +148,8 @@ def test_without_containers_there_is_no_process(node: Node) -> None:
 def test_a_container_that_blocks_is_held_back_and_the_others_are_read(node: Node) -> None:
     node.read()
     node.block(1)
-    began = time.monotonic()
     assert node.read() == {"c0"}
     assert node.read() == {"c0", "c2", "c3"}
-    assert time.monotonic() - began < 60, "it waits for ever"
     assert node.readers.holds(node.claims[1])
     node.block(2)
     node.read()
@@ -162,8 +161,7 @@ def test_it_is_named_once_and_comes_back_when_it_answers(node: Node) -> None:
     node.read()
     node.rounds(1)
     assert node.reported() == []
-    node.rounds(20)
-    (text,) = node.reported()
+    (text,) = wait_for(lambda: node.rounds(1) or node.reported())
     assert text.startswith("container c1 (default/c1/main) blocks the host's reads")
     assert node.log.getvalue().count(REPORTED) == 1
     assert "c1" not in node.read()
@@ -188,8 +186,7 @@ def test_one_that_blocks_again_and_again_is_probed_ever_more_rarely(node: Node) 
 def test_a_container_that_ends_is_forgotten(node: Node) -> None:
     node.block(1)
     node.read()
-    node.rounds(5)
-    assert node.reported()
+    wait_for(lambda: node.rounds(1) or node.reported())
     node.readers.look([claim for claim in node.claims if claim.container != "c1"])
     assert node.reported() == []
     assert not node.readers.holds(node.claims[1])

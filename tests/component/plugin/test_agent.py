@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import urllib3
+from daemons import wait_for
 from fake_apiserver import FakeApiServer
 
 from vgpu.config import grants, paths, pods, records, rounds
@@ -36,18 +37,6 @@ OTHER = "aaaaaaaa-0b0e-4c53-9d3a-6f0f8f0f1a11"
 A = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 B = "GPU-ebe7c3f7-303d-558d-435e-99a160631fe4"
 LIMITS: dict[str, dict[str, object]] = {"main": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k", "cpu": "1"}}
-PATIENCE = 20.0
-
-
-def until(done: Callable[[], object]) -> Any:
-    """The value of `done` as soon as it is true."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        found = done()
-        if found:
-            return found
-        time.sleep(0.01)
-    pytest.fail("it did not come to pass")
 
 
 class Site:
@@ -84,7 +73,7 @@ class Site:
                 uuid,
                 index,
                 index,
-                "0000:41:00.0",
+                "",
                 "Tesla T4",
                 16 << 30,
                 Device(f"/dev/nvidia{index}", f"nvidia{index}", 195, index),
@@ -96,7 +85,7 @@ class Site:
 
     def start(self) -> None:
         self.agent.start()
-        until(self.server.watching)
+        wait_for(self.server.watching)
 
     def restart(self) -> None:
         self.agent.stop()
@@ -169,7 +158,7 @@ def test_records_follow_the_pods(site: Site) -> None:
     site.server.put_pod("elsewhere", "gpu-node-2", OTHER, LIMITS)
     site.server.put_pod("without", NODE, "b" * 8, {"main": {"cpu": "1"}})
     site.start()
-    record = until(site.record)
+    record = wait_for(site.record)
     assert (record.name, record.namespace, record.node) == ("before", "default", NODE)
     assert record.annotations == {"hami.io/vgpu-node": NODE, "vgpu.io/core-limit": "50"}
     assert record.limits == {"main": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}}
@@ -177,14 +166,14 @@ def test_records_follow_the_pods(site: Site) -> None:
 
     limits: dict[str, dict[str, object]] = {"setup": LIMITS["main"], "main": {}, "side": {"nvidia.com/gpu": 2}}
     site.server.put_pod("after", NODE, OTHER, limits, init=("setup",))
-    record = until(lambda: site.record(OTHER))
+    record = wait_for(lambda: site.record(OTHER))
     assert (record.init_containers, record.containers) == (["setup"], ["main", "side"])
     site.server.put_pod("after", NODE, OTHER, limits, {"vgpu.io/placement": "x"}, init=("setup",))
-    until(lambda: (found := site.record(OTHER)) and found.annotations)
+    wait_for(lambda: (found := site.record(OTHER)) and found.annotations)
     site.server.remove_pod("after")
-    until(lambda: site.record(OTHER) is None)
+    wait_for(lambda: site.record(OTHER) is None)
     site.server.put_pod("before", NODE, UID, LIMITS, annotations, phase="Succeeded")
-    until(lambda: site.record() is None)
+    wait_for(lambda: site.record() is None)
     assert pods.uids(site.settings.run_dir) == []
 
 
@@ -198,14 +187,14 @@ def test_the_hook_gets_the_record_of_a_pod_that_starts_at_once(site: Site) -> No
 def test_what_was_missed_while_away_is_made_up_for(site: Site) -> None:
     site.server.put_pod("gone", NODE, UID, LIMITS)
     site.start()
-    until(site.record)
+    wait_for(site.record)
     site.agent.stop()
     assert not pod_record.watched(site.settings.run_dir)
     site.server.hang_up()
     site.server.remove_pod("gone")
     site.server.put_pod("new", NODE, OTHER, LIMITS)
     site.restart()
-    until(lambda: site.record(OTHER))
+    wait_for(lambda: site.record(OTHER))
     assert site.record() is None
 
 
@@ -215,7 +204,7 @@ def test_long_lists_come_in_pages(site: Site) -> None:
     for number, uid in enumerate(uids):
         site.server.put_pod(f"p{number}", NODE, uid, LIMITS)
     site.start()
-    until(lambda: pods.uids(site.settings.run_dir) == uids)
+    wait_for(lambda: pods.uids(site.settings.run_dir) == uids)
 
 
 def test_history_that_the_server_has_forgotten(site: Site) -> None:
@@ -223,7 +212,7 @@ def test_history_that_the_server_has_forgotten(site: Site) -> None:
     site.server.forget_history()
     site.server.put_pod("p", NODE, UID, LIMITS)
     site.server.hang_up()
-    until(site.record)
+    wait_for(site.record)
 
 
 def test_a_watch_that_the_server_ends_is_taken_up_where_it_was(site: Site) -> None:
@@ -231,12 +220,12 @@ def test_a_watch_that_the_server_ends_is_taken_up_where_it_was(site: Site) -> No
     lists = len([1 for _, path in site.server.requests if "limit=" in path])
     site.server._end = True
     for number in range(3):
-        until(site.server.watching)
+        wait_for(site.server.watching)
         with site.server._change:
             site.server._watches.clear()
             site.server._change.notify_all()
         site.server.put_pod(f"p{number}", NODE, f"{number:08x}-0000", LIMITS)
-        until(lambda number=number: site.record(f"{number:08x}-0000"))
+        wait_for(lambda number=number: site.record(f"{number:08x}-0000"))
     # A connection that ends in the middle of an answer may cost a new list, but not each time.
     assert len([1 for _, path in site.server.requests if "limit=" in path]) < lists + 3
 
@@ -246,8 +235,8 @@ def test_a_server_that_refuses_is_reported_once_and_tried_again(site: Site, faul
     site.server.put_pod("p", NODE, UID, LIMITS)
     site.server.break_next(fault, "/api/v1/pods", times=4)
     site.start()
-    until(site.record)
-    until(lambda: site.logged("over: pods are not followed") == 1)
+    wait_for(site.record)
+    wait_for(lambda: site.logged("over: pods are not followed") == 1)
     assert site.logged("pods are not followed") == 2  # and its end
     assert site.logged("the API server is away") == 0
 
@@ -257,8 +246,8 @@ def test_a_server_that_is_away_is_reported_once_and_tried_again(site: Site, faul
     site.server.put_pod("p", NODE, UID, LIMITS)
     site.server.break_next(fault, "/api/v1/pods", times=4)
     site.start()
-    until(site.record)
-    until(lambda: site.logged("over: the API server is away") == 1)
+    wait_for(site.record)
+    wait_for(lambda: site.logged("over: the API server is away") == 1)
     assert site.logged("the API server is away") == 2  # and its end
     assert site.logged("pods are not followed") == 0
 
@@ -267,12 +256,12 @@ def test_an_outage_is_one_line_when_it_begins_and_one_when_it_is_over(site: Site
     """Each of the two threads finds it, again and again: the watch breaks, and then connections are refused."""
     site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/placement": f"main={A}"})
     site.start()
-    until(site.record)
+    wait_for(site.record)
     for _ in range(2):
         before = len(site.log.getvalue())
         site.server.close()
         site.redeem()
-        until(lambda before=before: "the API server is away" in site.log.getvalue()[before:])
+        wait_for(lambda before=before: "the API server is away" in site.log.getvalue()[before:])
         for _ in range(8):
             site.agent.handed_over("")
             time.sleep(0.1)
@@ -281,8 +270,8 @@ def test_an_outage_is_one_line_when_it_begins_and_one_when_it_is_over(site: Site
         site.server = FakeApiServer(site.server.port)
         site.server.put_node(NODE)
         site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/placement": f"main={A}"})
-        until(lambda before=before: "over: the API server is away" in site.log.getvalue()[before:])
-        until(site.server.watching)
+        wait_for(lambda before=before: "over: the API server is away" in site.log.getvalue()[before:])
+        wait_for(site.server.watching)
         assert site.log.getvalue()[before:].count("\n") == 2
 
 
@@ -290,11 +279,11 @@ def test_a_watch_that_breaks_while_the_server_is_there_is_no_outage(site: Site) 
     site.server.put_pod("p", NODE, UID, LIMITS)
     site.start()
     for number in range(3):
-        until(site.server.watching)
+        wait_for(site.server.watching)
         site.server.hang_up()
         site.server.put_pod(f"p{number}", NODE, f"{number:08x}-0000", LIMITS)
-        until(lambda number=number: site.record(f"{number:08x}-0000"))
-    until(lambda: pod_record.watched(site.settings.run_dir))
+        wait_for(lambda number=number: site.record(f"{number:08x}-0000"))
+    wait_for(lambda: pod_record.watched(site.settings.run_dir))
     assert site.log.getvalue() == ""
 
 
@@ -324,12 +313,12 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     monkeypatch.setattr(cluster_module, "RECONNECT", 0.05)
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     site.agent.start()
-    until(lambda: site.logged("no access to the API server"))
+    wait_for(lambda: site.logged("no access to the API server"))
     time.sleep(0.5)
     assert site.log.getvalue().count("\n") == 1
     assert "install python3-kubernetes (Debian, Ubuntu) or run pip install kubernetes" in site.log.getvalue()
     monkeypatch.undo()
-    until(site.server.watching)
+    wait_for(site.server.watching)
     assert site.logged("over: no access to the API server") == 1
 
 
@@ -343,13 +332,13 @@ LINES = [
 def test_garbage_in_a_watch_breaks_it_and_nothing_else(site: Site, line: bytes) -> None:
     site.server.put_pod("p", NODE, UID, LIMITS)
     site.start()
-    until(site.record)
+    wait_for(site.record)
     site.server.send_garbage(line + b"\n")
-    until(lambda: not site.server.watching() or len(site.server.requests) > 3)
+    wait_for(lambda: not site.server.watching() or len(site.server.requests) > 3)
     site.server.put_pod("q", NODE, OTHER, LIMITS)
-    until(lambda: site.record(OTHER))
+    wait_for(lambda: site.record(OTHER))
     assert site.record()
-    until(lambda: pod_record.watched(site.settings.run_dir))
+    wait_for(lambda: pod_record.watched(site.settings.run_dir))
 
 
 @pytest.mark.parametrize(
@@ -382,18 +371,18 @@ def test_a_pod_that_is_none_is_passed_over(site: Site, garbage: dict[str, Any]) 
         site.server.list_objects = lambda *_: {"metadata": {"resourceVersion": "1000"}, "items": [bad, good, 5, None]}  # type: ignore[method-assign]
     good = site.server.put_pod("good", NODE, OTHER, LIMITS)
     site.start()
-    until(lambda: site.record(OTHER))
+    wait_for(lambda: site.record(OTHER))
     assert pods.uids(site.settings.run_dir) == [OTHER]
 
 
 def test_the_sign_goes_down_with_the_server(site: Site) -> None:
     site.start()
-    until(lambda: pod_record.watched(site.settings.run_dir))
+    wait_for(lambda: pod_record.watched(site.settings.run_dir))
     site.server.break_next("503", "/api/v1/pods", times=1000)
     site.server.hang_up()
-    until(lambda: not pod_record.watched(site.settings.run_dir))
+    wait_for(lambda: not pod_record.watched(site.settings.run_dir))
     site.server.mend()
-    until(lambda: pod_record.watched(site.settings.run_dir))
+    wait_for(lambda: pod_record.watched(site.settings.run_dir))
 
 
 # Pods that are over
@@ -404,16 +393,16 @@ def test_pods_that_were_deleted_or_have_ended_are_gone_at_once(site: Site) -> No
     site.server.put_pod("done", NODE, OTHER, LIMITS)
     site.server.put_pod("failed", NODE, "c" * 8, LIMITS, phase="Failed")
     site.start()
-    until(lambda: site.agent.pods_gone() == {"c" * 8})
+    wait_for(lambda: site.agent.pods_gone() == {"c" * 8})
     calls = len(site.over)
     site.server.remove_pod("deleted")
-    until(lambda: site.agent.pods_gone() == {"c" * 8, UID})
+    wait_for(lambda: site.agent.pods_gone() == {"c" * 8, UID})
     site.server.put_pod("done", NODE, OTHER, LIMITS, phase="Succeeded")
-    until(lambda: site.agent.pods_gone() == {"c" * 8, UID, OTHER})
+    wait_for(lambda: site.agent.pods_gone() == {"c" * 8, UID, OTHER})
     site.server.remove_pod("done")
     site.server.put_pod("next", NODE, "d" * 8, LIMITS)
-    until(lambda: site.record("d" * 8))
-    until(lambda: len(site.over) == calls + 2)
+    wait_for(lambda: site.record("d" * 8))
+    wait_for(lambda: len(site.over) == calls + 2)
 
 
 def test_pods_that_went_while_the_server_or_the_plugin_was_away(site: Site) -> None:
@@ -421,21 +410,21 @@ def test_pods_that_went_while_the_server_or_the_plugin_was_away(site: Site) -> N
     site.server.put_pod("early", NODE, UID, LIMITS)
     site.server.put_pod("late", NODE, OTHER, LIMITS)
     site.start()
-    until(lambda: site.record() and site.record(OTHER))
+    wait_for(lambda: site.record() and site.record(OTHER))
     site.server.break_next("503", "/api/v1/pods", times=1000)
     site.server.forget_history()
     site.server.hang_up()
     site.server.remove_pod("early")
-    until(lambda: site.logged("the API server is away"))
+    wait_for(lambda: site.logged("the API server is away"))
     assert site.agent.pods_gone() == set()
     site.server.mend()
-    until(lambda: site.agent.pods_gone() == {UID})
+    wait_for(lambda: site.agent.pods_gone() == {UID})
     site.agent.stop()
     site.server.hang_up()
     site.server.remove_pod("late")
     site.agent = site.new_agent()
     site.start()
-    until(lambda: site.agent.pods_gone() == {OTHER})
+    wait_for(lambda: site.agent.pods_gone() == {OTHER})
 
 
 def test_a_list_of_another_node_makes_no_pod_seem_deleted(site: Site) -> None:
@@ -443,7 +432,7 @@ def test_a_list_of_another_node_makes_no_pod_seem_deleted(site: Site) -> None:
     site.server.put_pod("p", "gpu-node-2", UID, LIMITS)
     site.redeem()
     site.start()
-    until(lambda: pod_record.watched(site.settings.run_dir))
+    wait_for(lambda: pod_record.watched(site.settings.run_dir))
     assert site.agent.pods_gone() == set()
     assert site.over == []
 
@@ -461,13 +450,13 @@ def test_gpu_assigned_once_the_devices_are_handed_over(site: Site) -> None:
     site.server.put_pod("p", NODE, UID, LIMITS, annotations, labels)
     site.server.put_pod("look-alike", NODE, OTHER, LIMITS, annotations, labels)
     site.start()
-    until(site.record)
+    wait_for(site.record)
     site.redeem(ready=False)
     site.agent.handed_over("0" * 32)
     time.sleep(0.3)
     assert site.annotation("p", "nvidia.com/gpu-assigned") == "false"  # the hook is still at work, and may fail
     site.redeem()
-    until(lambda: site.annotation("p", "nvidia.com/gpu-assigned") == "true")
+    wait_for(lambda: site.annotation("p", "nvidia.com/gpu-assigned") == "true")
     assert site.annotation("p", "tencent.com/gpu-assigned") == "true"
     assert site.label("p", "tydic.io/bind-phase") == "success"
     assert site.annotation("look-alike", "nvidia.com/gpu-assigned") == "false"
@@ -482,7 +471,7 @@ def test_a_pod_whose_init_container_came_and_went(site: Site) -> None:
         site.settings.state_dir, Grant(grants.new_id(), "cores", 5, 1.0, holder=Holder(UID, "init"), cards=[A])
     )
     site.start()
-    until(lambda: site.annotation("p", "tencent.com/gpu-assigned") == "true")
+    wait_for(lambda: site.annotation("p", "tencent.com/gpu-assigned") == "true")
 
 
 HAMI = {
@@ -497,10 +486,10 @@ def test_hamis_handshake(site: Site) -> None:
     site.server.put_node(NODE, **{"hami.io/mutex.lock": "2024-05-20T10:02:05Z,default,p"})
     site.server.put_pod("p", NODE, UID, TWO, HAMI)
     site.start()
-    until(lambda: "hami.io/mutex.lock" not in site.server.annotations(NODE))  # at once: we need no lock
+    wait_for(lambda: "hami.io/mutex.lock" not in site.server.annotations(NODE))  # at once: we need no lock
     assert site.annotation("p", "hami.io/bind-phase") == "allocating"
     site.redeem()
-    until(lambda: site.annotation("p", "hami.io/bind-phase") == "success")
+    wait_for(lambda: site.annotation("p", "hami.io/bind-phase") == "success")
     assert site.annotation("p", "hami.io/vgpu-devices-to-allocate") == ";;"
     assert site.annotation("p", "hami.io/vgpu-devices-allocated") == HAMI["hami.io/vgpu-devices-allocated"]
 
@@ -513,7 +502,7 @@ def test_anothers_lock_is_left_alone(site: Site, lock: str) -> None:
     site.server.put_pod("p", NODE, UID, TWO, HAMI)
     site.redeem()
     site.start()
-    until(lambda: site.annotation("p", "hami.io/bind-phase") == "success")
+    wait_for(lambda: site.annotation("p", "hami.io/bind-phase") == "success")
     assert site.server.annotations(NODE)["hami.io/mutex.lock"] == lock
 
 
@@ -525,7 +514,7 @@ def test_a_lock_is_released_though_the_server_fails_at_first(site: Site) -> None
     site.server.break_next("409", "/nodes/", "PATCH", 1)
     site.server.break_next("500", "/nodes/", "GET", 2)
     site.start()
-    until(lambda: site.annotation("p", "hami.io/bind-phase") == "success")
+    wait_for(lambda: site.annotation("p", "hami.io/bind-phase") == "success")
     assert "hami.io/mutex.lock" not in site.server.annotations(NODE)
 
 
@@ -535,7 +524,7 @@ def test_a_pod_that_never_got_its_devices(site: Site) -> None:
     annotations = {**HAMI, "nvidia.com/gpu-assigned": "false", "nvidia.com/pre-allocated": f"main[0_{A}_30_3000]"}
     site.server.put_pod("p", NODE, UID, TWO, annotations, labels, phase="Failed")
     site.start()
-    until(lambda: site.annotation("p", "hami.io/bind-phase") == "failed")
+    wait_for(lambda: site.annotation("p", "hami.io/bind-phase") == "failed")
     assert site.annotation("p", "nvidia.com/gpu-assigned") == "false"
     assert site.label("p", "tydic.io/bind-phase") == "failed"
     assert site.label("p", "nvidia.com/assigned-phase") == "failed"
@@ -547,11 +536,11 @@ def test_another_vendors_share_of_the_pod_is_waited_for(site: Site) -> None:
     site.server.put_pod("p", NODE, UID, TWO, annotations)
     site.redeem()
     site.start()
-    until(site.record)
+    wait_for(site.record)
     time.sleep(0.3)
     assert "hami.io/mutex.lock" in site.server.annotations(NODE)
     site.server.put_pod("p", NODE, UID, TWO, {**annotations, "hami.io/Ascend910B-devices-to-allocate": ";;"})
-    until(lambda: site.annotation("p", "hami.io/bind-phase") == "success")
+    wait_for(lambda: site.annotation("p", "hami.io/bind-phase") == "success")
     assert "hami.io/mutex.lock" not in site.server.annotations(NODE)
 
 
@@ -567,7 +556,7 @@ def test_volcanos_handshake(site: Site, key: str) -> None:
     site.server.put_pod("p", NODE, UID, TWO, annotations)
     site.redeem()
     site.start()
-    until(lambda: site.annotation("p", "volcano.sh/bind-phase") == "success")
+    wait_for(lambda: site.annotation("p", "volcano.sh/bind-phase") == "success")
     assert site.annotation("p", "volcano.sh/devices-to-allocate") == ";"
     assert site.annotation("p", "volcano.sh/vgpu-time") == "18446744073709551615"
     assert site.annotation("p", "volcano.sh/vgpu-ids-new") == value
@@ -590,7 +579,7 @@ def test_a_lock_that_has_but_a_time(site: Site, lock: str, stays: bool) -> None:
     site.server.put_pod("p", NODE, UID, LIMITS, {"nvidia.com/gpu-assigned": "false"}, labels)
     site.redeem()
     site.start()
-    until(lambda: site.label("p", "tydic.io/bind-phase") == "success")
+    wait_for(lambda: site.label("p", "tydic.io/bind-phase") == "success")
     assert ("tydic.io/node-lock" in site.server.annotations(NODE)) is stays
 
 
@@ -601,7 +590,7 @@ def test_vgpu_managers_handshake(site: Site) -> None:
     )
     site.redeem()
     site.start()
-    until(lambda: site.label("p", "nvidia.com/assigned-phase") == "succeed")
+    wait_for(lambda: site.label("p", "nvidia.com/assigned-phase") == "succeed")
     assert site.annotation("p", "nvidia.com/real-allocated") == chosen
 
 
@@ -609,7 +598,7 @@ def test_our_own_handshake(site: Site) -> None:
     site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/placement": f"main={A}"})
     site.redeem()
     site.start()
-    until(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
+    wait_for(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
 
 
 def test_a_dialect_that_is_not_spoken_gets_no_answer(new_site: Callable[..., Site]) -> None:
@@ -619,7 +608,7 @@ def test_a_dialect_that_is_not_spoken_gets_no_answer(new_site: Callable[..., Sit
     site.server.put_pod("p", NODE, UID, TWO, {**HAMI, "tencent.com/gpu-assigned": "false"})
     site.redeem()
     site.start()
-    until(lambda: site.annotation("p", "tencent.com/gpu-assigned") == "true")
+    wait_for(lambda: site.annotation("p", "tencent.com/gpu-assigned") == "true")
     assert site.annotation("p", "hami.io/bind-phase") == "allocating"
     assert "hami.io/mutex.lock" in site.server.annotations(NODE)
 
@@ -629,19 +618,19 @@ def test_a_forbidden_patch_is_reported_once_and_stops_no_other(site: Site) -> No
     site.redeem()
     site.server.forbidden.append(("PATCH", "/pods/"))
     site.start()
-    until(lambda: site.logged("schedulers are not answered"))
-    until(lambda: "vgpu.io/node-cards" in site.server.annotations(NODE))
+    wait_for(lambda: site.logged("schedulers are not answered"))
+    wait_for(lambda: "vgpu.io/node-cards" in site.server.annotations(NODE))
     time.sleep(0.5)
     assert site.logged("schedulers are not answered") == 1
     site.server.forbidden.clear()
-    until(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
-    until(lambda: site.logged("over: schedulers are not answered") == 1)
+    wait_for(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
+    wait_for(lambda: site.logged("over: schedulers are not answered") == 1)
 
 
 def test_a_new_pod_by_the_same_name_is_not_answered_for_the_old_one(site: Site) -> None:
     site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/placement": f"main={A}"})
     site.start()
-    until(site.record)
+    wait_for(site.record)
     api = Api(site.settings.text("kubernetes.kubeconfig"))
     (pod,) = site.agent.informer.pods()
     with site.server._change:
@@ -655,7 +644,7 @@ def test_nothing_is_patched_twice(site: Site) -> None:
     site.server.put_pod("p", NODE, UID, TWO, {**HAMI, "vgpu.io/placement": f"main={A}"})
     site.redeem()
     site.start()
-    until(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
+    wait_for(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
     time.sleep(0.5)
     assert len([path for path, _ in site.server.patches if "/pods/" in path]) == 1
     assert len([path for path, _ in site.server.patches if "/nodes/" in path]) == 1  # the registration
@@ -668,12 +657,12 @@ def test_a_placement_that_no_start_will_accept_is_reported_at_the_pod(site: Site
     site.server.put_pod("p", NODE, UID, TWO, {**HAMI, "hami.io/vgpu-node": "elsewhere"})
     site.server.put_pod("q", NODE, OTHER, TWO, HAMI)
     site.start()
-    (event,) = until(lambda: site.server.events)
+    (event,) = wait_for(lambda: site.server.events)
     assert event["involvedObject"]["uid"] == UID
     assert (event["type"], event["reason"]) == ("Warning", "PlacementRefused")
     assert "hami.io/vgpu-node: expected this node, gpu-node-1" in event["message"]
     site.server.put_pod("p", NODE, UID, TWO, {**HAMI, "hami.io/vgpu-node": "elsewhere", "vgpu.io/x": "1"})
-    until(lambda: (found := site.record()) and "vgpu.io/x" in found.annotations)
+    wait_for(lambda: (found := site.record()) and "vgpu.io/x" in found.annotations)
     assert len(site.server.events) == 1
 
 
@@ -684,8 +673,8 @@ def test_events_that_may_not_be_written_are_done_without(site: Site) -> None:
     )
     site.redeem()
     site.start()
-    until(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
-    until(lambda: site.logged("no event could be written") == 1)
+    wait_for(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
+    wait_for(lambda: site.logged("no event could be written") == 1)
 
 
 def events_of(site: Site, reason: str) -> list[str]:
@@ -698,8 +687,8 @@ def test_annotations_without_effect_are_events_once_over_restarts_and_outages(si
     site.server.break_next("503", "/events", times=2)
     site.server.put_pod("p", NODE, UID, limits, annotations)
     site.start()
-    until(site.record)
-    until(lambda: site.agent.handed_over("") or len(site.server.events) == 3)
+    wait_for(site.record)
+    wait_for(lambda: site.agent.handed_over("") or len(site.server.events) == 3)
     assert events_of(site, "AnnotationIgnored") == [
         "annotation nvidia.com/vcuda-core-limit is ignored: vgpu.io/core-limit counts",
         "annotation vgpu.io/core_limit is unknown and ignored: did you mean vgpu.io/core-limit?",
@@ -709,7 +698,7 @@ def test_annotations_without_effect_are_events_once_over_restarts_and_outages(si
     site.server.put_pod("p", NODE, UID, limits, {**annotations, "other.io/x": "1"})
     posts = len([path for _, path in site.server.requests if "/events" in path])
     site.restart()
-    until(lambda: len([path for _, path in site.server.requests if "/events" in path]) == posts + 3)  # 409 each
+    wait_for(lambda: len([path for _, path in site.server.requests if "/events" in path]) == posts + 3)  # 409 each
     time.sleep(0.2)
     assert len(site.server.events) == 3
     assert site.logged("no event could be written") == 0
@@ -720,11 +709,11 @@ def test_a_core_limit_that_the_hook_could_not_read_is_an_event(site: Site) -> No
     limits: dict[str, dict[str, object]] = {"main": {"tencent.com/vcuda-core": "40"}, "side": {}}
     site.server.put_pod("p", NODE, UID, limits, {"vgpu.io/core-limit": "80"})
     site.start()
-    until(site.record)
+    wait_for(site.record)
     made = Claim("c-1", 1, 1, [CardLimit(A, 1 << 30, 40, 40)], False, Holder(UID, "main"), [], "/b", 1.0, ready=True)
     (site.path / "run/containers/c-1").mkdir(parents=True)
     records.write(paths.claim(site.settings.run_dir, "c-1"), made.record())
-    (text,) = until(lambda: site.agent.handed_over("") or events_of(site, "CoreLimitNotInForce"))
+    (text,) = wait_for(lambda: site.agent.handed_over("") or events_of(site, "CoreLimitNotInForce"))
     assert "vgpu.io/core-limit: 80 is not in force for container main, whose limit is 40" in text
     assert "when the container starts again" in text
 
@@ -738,11 +727,11 @@ def test_a_container_that_runs_without_the_hook_is_an_event(site: Site) -> None:
     for name, uid in (("p", UID), ("q", OTHER)):
         site.server.put_whole_pod(with_status(site.server.put_pod(name, NODE, uid, limits), waiting))
     site.start()
-    until(lambda: site.record(UID) and site.record(OTHER))
+    wait_for(lambda: site.record(UID) and site.record(OTHER))
     assert events_of(site, "HookNotCalled") == []
     for name in ("q", "p", "p"):
         site.server.put_whole_pod(with_status(site.server.pod(name), running))
-    (text,) = until(lambda: site.agent.handed_over("") or events_of(site, "HookNotCalled"))
+    (text,) = wait_for(lambda: site.agent.handed_over("") or events_of(site, "HookNotCalled"))
     assert text.startswith("container main runs without a card")
     assert [event["involvedObject"]["uid"] for event in site.server.events] == [UID]
 
@@ -755,9 +744,9 @@ def test_what_no_event_can_say_is_in_the_plugins_log_once(site: Site) -> None:
     site.server.forbidden.append(("POST", "/events"))
     site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/core_limit": "80"})
     site.start()
-    until(lambda: site.logged("AnnotationIgnored: annotation vgpu.io/core_limit is unknown and ignored") == 1)
+    wait_for(lambda: site.logged("AnnotationIgnored: annotation vgpu.io/core_limit is unknown and ignored") == 1)
     site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/core_limit": "80", "vgpu.io/priority": "1"})
-    until(lambda: (found := site.record()) and "vgpu.io/priority" in found.annotations)
+    wait_for(lambda: (found := site.record()) and "vgpu.io/priority" in found.annotations)
     site.agent.handed_over("")
     time.sleep(0.3)
     assert site.logged("AnnotationIgnored") == 1
@@ -785,11 +774,11 @@ def test_incidents_are_events_on_their_pods_once_over_restarts_and_outages(site:
     site.server.put_pod("p", NODE, UID, LIMITS)
     site.server.put_pod("q", NODE, OTHER, LIMITS, phase="Failed")
     site.start()
-    until(lambda: site.record(UID))
+    wait_for(lambda: site.record(UID))
     killed = Incident(STOPPED, "c-2", OTHER, "main", A, 1 << 30, 2 << 30, hour + 2).record()
     nobody = out_of_memory("99999999-0b0e-4c53-9d3a-6f0f8f0f1a11", "main", hour + 1)
     round_with(site, out_of_memory(UID, "main", hour + 1), killed, nobody, "junk")
-    until(lambda: site.agent.handed_over("") or len(site.server.events) == 2)
+    wait_for(lambda: site.agent.handed_over("") or len(site.server.events) == 2)
     (text,) = events_of(site, "OutOfCardMemory")
     assert text == f"container main reports 3 allocations that did not fit into its 2048 MiB of memory on card {A}"
     (text,) = events_of(site, "KilledForMemory")
@@ -798,13 +787,13 @@ def test_incidents_are_events_on_their_pods_once_over_restarts_and_outages(site:
     before = posts(site)
     round_with(site, out_of_memory(UID, "main", hour + 60, amount=400), killed)
     site.restart()
-    until(lambda: site.agent.handed_over("") or posts(site) >= before + 2)  # 409 each
+    wait_for(lambda: site.agent.handed_over("") or posts(site) >= before + 2)  # 409 each
     time.sleep(0.3)
     assert posts(site) == before + 2
     assert len(site.server.events) == 2
     assert site.logged("no event could be written") == 0
     round_with(site, out_of_memory(UID, "main", hour + 3700, amount=401))
-    until(lambda: site.agent.handed_over("") or len(events_of(site, "OutOfCardMemory")) == 2)
+    wait_for(lambda: site.agent.handed_over("") or len(events_of(site, "OutOfCardMemory")) == 2)
 
 
 def test_a_card_that_goes_is_an_event_on_the_pods_that_use_it(site: Site) -> None:
@@ -814,10 +803,10 @@ def test_a_card_that_goes_is_an_event_on_the_pods_that_use_it(site: Site) -> Non
         (site.path / f"run/containers/c-{name}").mkdir(parents=True)
         records.write(paths.claim(site.settings.run_dir, f"c-{name}"), made.record())
     site.start()
-    until(lambda: site.record(UID) and site.record(OTHER))
+    wait_for(lambda: site.record(UID) and site.record(OTHER))
     assert site.server.events == []
     site.faults[B] = f"card 1 ({B}, Tesla T4): Xid 79, fell off the bus; reset the card"
-    (text,) = until(lambda: site.agent.handed_over("") or events_of(site, "CardFault"))
+    (text,) = wait_for(lambda: site.agent.handed_over("") or events_of(site, "CardFault"))
     assert text.startswith("container main uses a card that is out of order: card 1 ")
     assert site.server.events[0]["involvedObject"]["uid"] == OTHER
     count = posts(site)
@@ -832,7 +821,7 @@ def test_a_hundred_pods_at_once_have_their_events_in_several_rounds(site: Site) 
     for number, uid in enumerate(uids):
         site.server.put_pod(f"p{number}", NODE, uid, LIMITS)
     site.start()
-    until(lambda: all(site.record(uid) for uid in uids))
+    wait_for(lambda: all(site.record(uid) for uid in uids))
     api = Api(site.settings.text("kubernetes.kubeconfig"))
     rounds.write(site.settings.run_dir, {"incidents": [out_of_memory(uid, "main", time.time()) for uid in uids]})
     pods_now = site.agent.informer.pods()
@@ -845,9 +834,9 @@ def test_incidents_that_may_not_be_told_are_in_the_plugins_log_once(site: Site) 
     site.server.forbidden.append(("POST", "/events"))
     site.server.put_pod("p", NODE, UID, LIMITS)
     site.start()
-    until(site.record)
+    wait_for(site.record)
     round_with(site, out_of_memory(UID, "main", time.time()))
-    until(lambda: site.agent.handed_over("") or site.logged("OutOfCardMemory: container main reports 3 allocations"))
+    wait_for(lambda: site.agent.handed_over("") or site.logged("OutOfCardMemory: container main reports 3 allocations"))
     time.sleep(0.3)
     assert site.logged("OutOfCardMemory") == 1
 
@@ -858,7 +847,7 @@ def test_a_damaged_round_stops_nothing(site: Site, data: bytes) -> None:
     Path(paths.round_record(site.settings.run_dir)).write_bytes(data)
     site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/core_limit": "80"})
     site.start()
-    until(lambda: events_of(site, "AnnotationIgnored"))
+    wait_for(lambda: events_of(site, "AnnotationIgnored"))
     assert site.logged("error") == 0
 
 
@@ -868,23 +857,23 @@ def test_a_damaged_round_stops_nothing(site: Site, data: bytes) -> None:
 def test_the_nodes_cards_for_our_own_extender(site: Site) -> None:
     site.reasons[B] = "Xid 79"
     site.start()
-    until(lambda: "vgpu.io/node-cards" in site.server.annotations(NODE))
+    wait_for(lambda: "vgpu.io/node-cards" in site.server.annotations(NODE))
     registered = json.loads(site.server.annotations(NODE)["vgpu.io/node-cards"])
     assert [(card["uuid"], card["unhealthy"]) for card in registered["cards"]] == [(A, ""), (B, "Xid 79")]
     assert set(site.server.annotations(NODE)) == {"vgpu.io/node-cards", "vgpu.io/node-holdings"}
     assert json.loads(site.server.annotations(NODE)["vgpu.io/node-holdings"])["pods"] == {}
     site.reasons.clear()
     site.agent.handed_over("")
-    until(lambda: "Xid" not in site.server.annotations(NODE)["vgpu.io/node-cards"])
+    wait_for(lambda: "Xid" not in site.server.annotations(NODE)["vgpu.io/node-cards"])
     site.put_inventory(1)
     site.agent.handed_over("")
-    until(lambda: B not in site.server.annotations(NODE)["vgpu.io/node-cards"])
+    wait_for(lambda: B not in site.server.annotations(NODE)["vgpu.io/node-cards"])
 
 
 def test_every_registration_at_once(new_site: Callable[..., Site]) -> None:
     site = new_site(**{"kubernetes.register": ["vgpu", "nvidia", "hami-2.7", "volcano"]})
     site.start()
-    found = until(lambda: site.server.annotations(NODE))
+    found = wait_for(lambda: site.server.annotations(NODE))
     assert set(found) == {
         "vgpu.io/node-cards", "tydic.io/nvidia-device-register", "tydic.io/node-gpu-heartbeat",
         "hami.io/node-nvidia-register", "hami.io/node-handshake", "volcano.sh/node-vgpu-register",
@@ -931,17 +920,15 @@ def test_a_node_needs_a_name(tmp_path: Path) -> None:
 
 def test_without_a_server_nothing_happens_but_a_line_in_the_log(new_site: Callable[..., Site], tmp_path: Path) -> None:
     site = new_site(**{"kubernetes.kubeconfig": str(tmp_path / "none")})
-    before = time.monotonic()
     site.agent.start()
     site.agent.handed_over("x")
-    assert time.monotonic() - before < 60
-    until(lambda: site.logged("no access to the API server") == 1)
+    wait_for(lambda: site.logged("no access to the API server") == 1)
     assert not pod_record.watched(site.settings.run_dir)
 
 
 def test_stopping_takes_the_sign_down_at_once(site: Site) -> None:
     site.start()
-    until(lambda: pod_record.watched(site.settings.run_dir))
+    wait_for(lambda: pod_record.watched(site.settings.run_dir))
     site.agent.stop()
     assert not pod_record.watched(site.settings.run_dir)
 
@@ -950,4 +937,4 @@ def test_a_wrong_token_is_reported(site: Site) -> None:
     path = site.path / "kubeconfig"
     path.write_text(path.read_text().replace("a-token", "another"))
     site.agent.start()
-    until(lambda: site.logged("pods are not followed: GET /api/v1/pods: 401 Unauthorized"))
+    wait_for(lambda: site.logged("pods are not followed: GET /api/v1/pods: 401 Unauthorized"))

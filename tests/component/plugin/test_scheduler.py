@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from checkout import CHECKOUT
+from daemons import wait_for
 from extender_process import Certificates, ExtenderProcess
 from fake_apiserver import FakeApiServer
 from gpu_clusters import GIB, make_cards, node_object, pod_object, share, uid_of
@@ -60,16 +60,6 @@ def put(api: FakeApiServer, name: str, cores: int = 60, **more: Any) -> Any:
 
 def asked(pod: Any, *names: str) -> Any:
     return {"Pod": pod, "Nodes": None, "NodeNames": list(names)}
-
-
-def until(done: Callable[[], Any]) -> Any:
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        found = done()
-        if found:
-            return found
-        time.sleep(0.05)
-    pytest.fail("it did not come to pass")
 
 
 def test_filter_bind_and_the_rest_over_http(server, start) -> None:
@@ -148,15 +138,15 @@ def test_the_state_follows_the_watches(server, start) -> None:
     extender = start("--bind").ready()
     pod = put(server, "p")
     put_node(server, "c")
-    until(lambda: extender.ask("/scheduler/filter", asked(pod, "c"))[1].get("NodeNames") == ["c"])
+    wait_for(lambda: extender.ask("/scheduler/filter", asked(pod, "c"))[1].get("NodeNames") == ["c"])
     put(server, "q", node="c", annotations={OWN: "c0=GPU-c-0:60:1024", OWN_NODE: "c"})
-    until(lambda: not extender.ask("/scheduler/filter", asked(pod, "c"))[1]["NodeNames"])
+    wait_for(lambda: not extender.ask("/scheduler/filter", asked(pod, "c"))[1]["NodeNames"])
     server.remove_pod("q")
-    until(lambda: extender.ask("/scheduler/filter", asked(pod, "c"))[1]["NodeNames"])
+    wait_for(lambda: extender.ask("/scheduler/filter", asked(pod, "c"))[1]["NodeNames"])
     server.annotate_node("c", **{registration.HOLDINGS: registration.holdings({}, {"GPU-c-0": (100, 0)}, 1.0)})
-    until(lambda: not extender.ask("/scheduler/filter", asked(pod, "c"))[1]["NodeNames"])
+    wait_for(lambda: not extender.ask("/scheduler/filter", asked(pod, "c"))[1]["NodeNames"])
     server.remove_node("c")
-    until(lambda: "no node" in extender.ask("/scheduler/filter", asked(pod, "c"))[1]["FailedNodes"]["c"])
+    wait_for(lambda: "no node" in extender.ask("/scheduler/filter", asked(pod, "c"))[1]["FailedNodes"]["c"])
     listed = [path for method, path in server.requests if path.startswith("/api/v1/pods") and "watch" not in path]
     assert len(listed) == 1
 
@@ -164,7 +154,7 @@ def test_the_state_follows_the_watches(server, start) -> None:
 def test_a_broken_watch_and_410_never_say_that_it_fits(server, start) -> None:
     extender = start("--bind").ready()
     pod = put(server, "p")
-    until(lambda: extender.ask("/scheduler/filter", asked(pod, "a"))[1].get("NodeNames"))
+    wait_for(lambda: extender.ask("/scheduler/filter", asked(pod, "a"))[1].get("NodeNames"))
     server.break_next("503", times=1000)
     server.hang_up()
     extender.ready(False)
@@ -205,18 +195,18 @@ def test_quotas_are_followed_and_the_last_good_one_stays(server, start) -> None:
 
     assert not refused()
     quotas(server, '{"default": {"quota": {"T4": 0.5}}}')
-    until(refused)
+    wait_for(refused)
     quotas(server, "{")
-    until(lambda: [one for one in server.events if one["reason"] == "QuotaUnreadable"])
+    wait_for(lambda: [one for one in server.events if one["reason"] == "QuotaUnreadable"])
     assert refused()
     quotas(server, '{"default": {"quota": {"T4": 1}}}')
-    until(lambda: not refused())
+    wait_for(lambda: not refused())
 
 
 def test_without_any_good_quotas_nothing_is_decided(server, start) -> None:
     quotas(server, "{")
     extender = start()
-    until(lambda: "no quotas could be read" in extender.ask("/readyz")[1])
+    wait_for(lambda: "no quotas could be read" in extender.ask("/readyz")[1])
     assert "no quotas could be read" in extender.ask("/scheduler/filter", asked(put(server, "p"), "a"))[1]["Error"]
     quotas(server, "{}")
     extender.ready()
@@ -226,7 +216,7 @@ def test_of_two_replicas_the_leader_alone_is_ready_and_the_other_takes_over(serv
     first = start("--bind", "--leader-elect").ready()
     second = start("--bind", "--leader-elect")
     pod = put(server, "p")
-    until(lambda: "another replica leads" in second.ask("/readyz")[1])
+    wait_for(lambda: "another replica leads" in second.ask("/readyz")[1])
     assert "another replica leads" in second.ask("/scheduler/filter", asked(pod, "a"))[1]["Error"]
     put(server, "q", node="a", annotations={OWN: "c0=GPU-a-0:60:1024", OWN_NODE: "a"})
     first.end()  # gives the lease up
@@ -252,7 +242,7 @@ def test_a_leader_that_is_told_to_end_does_what_is_under_way_and_then_gives_the_
     answers: list[Any] = []
     asking = threading.Thread(target=lambda: answers.append(leader.ask("/scheduler/bind", binding)))
     asking.start()
-    until(lambda: any(path.endswith("/binding") for _, path in server.requests))
+    wait_for(lambda: any(path.endswith("/binding") for _, path in server.requests))
     leader.end()
     asking.join()
     assert answers == [(200, {"Error": ""})]
@@ -265,7 +255,7 @@ def test_a_leader_that_is_told_to_end_does_what_is_under_way_and_then_gives_the_
 def test_a_leader_that_cannot_renew_ends(server, start) -> None:
     leader = start("--leader-elect").ready()
     server.break_next("503", "/leases", times=1000)
-    until(lambda: leader.process.poll() is not None)
+    wait_for(lambda: leader.process.poll() is not None)
     assert leader.process.returncode == 1
     assert "the lease could not be renewed" in leader.text()
 
@@ -278,7 +268,7 @@ def test_a_restart_between_decision_and_binding_gives_nothing_twice(server, star
     first.kill()
     second = start()
     other = put(server, "q")
-    until(lambda: "earlier process" in second.ask("/readyz")[1])
+    wait_for(lambda: "earlier process" in second.ask("/readyz")[1])
     assert "earlier process" in second.ask("/scheduler/filter", asked(other, "a"))[1]["Error"]
     put(server, "p", node="a", annotations={OWN: "c0=GPU-a-0:60:1024", OWN_NODE: "a"})
     second.ready()
@@ -291,7 +281,7 @@ def test_preemption_over_http(server, start) -> None:
     pod = put(server, "p", priority=5)
     body = {"Pod": pod, "NodeNameToMetaVictims": {"a": {"Pods": [], "NumPDBViolations": 0}}}
     expected = {"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": uid_of("q")}], "NumPDBViolations": 0}}}
-    until(lambda: extender.ask("/scheduler/preemption", body) == (200, expected))
+    wait_for(lambda: extender.ask("/scheduler/preemption", body) == (200, expected))
 
 
 # Rights and manifests
@@ -328,7 +318,7 @@ def test_each_right_is_asked_for_and_no_other(server, start) -> None:
     by_filter = start("--leader-elect").ready()
     pod = put(server, "p")
     quotas(server, "{")
-    until(lambda: server.events)
+    wait_for(lambda: server.events)
     assert by_filter.ask("/scheduler/filter", asked(pod, "a"))[1]["NodeNames"] == ["a"]
     server.break_next("409", "/pods/p", method="PATCH")
     assert by_filter.ask("/scheduler/filter", asked(pod, "a"))[1]["NodeNames"] == ["a"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -277,10 +276,8 @@ def test_yaml_bomb_is_refused_at_once(source) -> None:
     names = "abcdefgh"
     lines = ["a: &a [x,x,x,x,x,x,x,x,x,x]"]
     lines += [f"{new}: &{new} [{','.join(['*' + old] * 10)}]" for old, new in zip(names, names[1:])]
-    before = time.monotonic()
     [line] = lines_of(source("\n".join(lines)))
     assert "expected a few settings, found more than 20000 values; write them without aliases" in line
-    assert time.monotonic() - before < 5
 
 
 @pytest.mark.parametrize("kind", ["directory", "fifo", "device"])

@@ -50,7 +50,7 @@ def test_a_lease_on_one_of_another_size_delays_nothing_and_refuses_no_start(path
     fcntl.fcntl(holder, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     before = time.monotonic()
     assert presence.ensure(str(path.parent)) == presence.LEASED
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 30, "the kernel would wait for a lease for 45 s"
     os.close(holder)
     assert presence.ensure(str(path.parent)) == presence.RESIZED
 
