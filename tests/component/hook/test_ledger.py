@@ -1,4 +1,4 @@
-"""The ledger with concurrent processes, and over a long random history."""
+"""The ledger with concurrent processes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ import traceback
 from pathlib import Path
 
 import pytest
-from ledger_node import GIB, POD, Node, redeem, share, uuid_of
+from ledger_node import POD, Node, redeem, share, uuid_of
 
-from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Holder
 from vgpu.config.request import Request
 from vgpu.hook.ledger.ledger import Start
 from vgpu.hook.placement.placement import NoFit
 from vgpu.hook.request.resolve_grants import WantedGrants
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -60,29 +54,3 @@ def _claim_in_child(node: Node, start: Start, wanted: Request | WantedGrants) ->
     except BaseException:  # a child must never come back into pytest
         traceback.print_exc()
         return 5
-
-
-def test_a_random_history_never_overcommits(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-    noise = random.Random(11)
-    alive: dict[str, int] = {}
-    for step in range(120):
-        if alive and noise.random() < 0.4:
-            name = noise.choice(sorted(alive))
-            node.kill(alive.pop(name))
-            if noise.random() < 0.7:
-                node.ledger().release(name)
-            continue
-        name, pid = f"c{noise.randrange(12)}", 1000 + step
-        request = share(noise.choice((10, 40, 70, 100)), noise.randrange(1, 12) * GIB)
-        try:
-            node.ledger().claim(node.start(name, pid), request)
-        except VgpuError:
-            node.kill(pid)
-            continue
-        alive[name] = pid
-        for cores, memory, exclusive in node.commitments().values():
-            assert cores <= 100
-            assert memory <= 16 * GIB
-            assert not (exclusive and memory)
-    assert len(alive) > 1
