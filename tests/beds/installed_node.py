@@ -35,7 +35,7 @@ def run(
 ) -> dict[str, str]:
     """The script's output by heading. `root` is the distribution's, by default a node's."""
     made = make_bundles(directory / "bundles", rootfs, node)
-    last = last_version.make(debs, directory)
+    last = last_version.make(debs, directory)[0]
     upper = directory / "overlay"
     upper.mkdir()
     command = ["unshare", "-m", "sh", SCRIPT, *debs, last, upper, node.driver, node.sim, made]
@@ -74,7 +74,7 @@ def make_here(directory: Path, debs: list[Path]) -> None:
         lambda: trees.make("debian", directory / f"rootfs-{next(roots)}", {"cudaprobe": probe}),
         node,
     )
-    shutil.copy(last_version.make(debs, directory), "/root/last.deb")
+    shutil.copy(last_version.make(debs, directory)[0], "/root/last.deb")
     for deb, name in zip(debs, ("vgpu.deb", "vgpu-device-plugin.deb")):
         shutil.copy(deb, f"/root/{name}")
 
