@@ -1,7 +1,6 @@
 """Every module, file and command that documents and comments name exists.
 
-Belongs here: reading names out of prose and looking for them in the tree. docs/decisions/ is left out: it speaks of
-what was, in the names of its time.
+Belongs here: reading names out of prose and looking for them in the tree.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import pytest
 import yaml
 
 CHECKOUT = next(parent for parent in Path(__file__).resolve().parents if (parent / "pyproject.toml").exists())
-HISTORY = "docs/decisions/"
 GENERATED = re.compile(r"_pb2\.pyi?$")
 PARTS = ("config", "hook", "plugin")
 #: Where a path in a comment may start: at the checkout, or at the root of a part that has its own include path.
@@ -61,7 +59,7 @@ def prose_of(name: str) -> str:
 
 
 def documents() -> list[str]:
-    return [name for name in tracked() if name.endswith(".md") and not name.startswith(HISTORY)]
+    return [name for name in tracked() if name.endswith(".md")]
 
 
 def commented() -> list[str]:
