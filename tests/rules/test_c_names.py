@@ -47,8 +47,6 @@ LIBVCUDA = Component(
     free=("trampolines.def",),
     include=("libvcuda/include",),
 )
-CIRCLE_OF_CUDA = """allocation capture context copy engine event graph_memory ipc ipc_event memory
-    module multicast pool pool_place queue share stream variable vmm watch"""
 SIMULATOR = Component(
     "libvcuda/sim",
     floors={"state": 0, "cuda": 1, "nvml": 1, "smi": 1, "stand_ins": 1},
@@ -57,7 +55,6 @@ SIMULATOR = Component(
     # NVML's ABI, which nvidia-smi speaks and the simulated library implements; and what the build generates.
     free=("nvml/types.h", "other_names.def"),
     include=("libvcuda/include",),
-    circles=(tuple(f"cuda/{name}" for name in CIRCLE_OF_CUDA.split()),),
 )
 GATE = Component("hook/gate")
 COMPONENTS = (LIBVCUDA, SIMULATOR, GATE)

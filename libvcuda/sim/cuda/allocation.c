@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "cuda/pool.h"
-#include "cuda/queue.h"
 
 static void *tree;
 static unsigned long long last_id;
@@ -171,16 +170,12 @@ static CUresult reserve(struct sim_allocation *allocation)
 	return CUDA_SUCCESS;
 }
 
-static void uncharge(const struct sim_allocation *allocation)
+static void uncharge(struct sim_allocation *allocation)
 {
 	if (allocation->life_fd > 0)
 		close(allocation->life_fd);
-	if (allocation->pool && allocation->shared)
-		sim_shares_forget(allocation->shared - 1);
-	if (allocation->pool)
-		sim_pool_give(allocation->pool, allocation->charged);
-	else if (allocation->memory == SIM_GRAPH_MEMORY)
-		sim_graph_memory_unuse(sim_memory_ordinal(allocation->card), allocation->charged);
+	if (allocation->payer)
+		allocation->payer->give(allocation);
 	else if (allocation->shared)
 		sim_shares_release(allocation->shared - 1);
 	else if (allocation->charged)
@@ -192,8 +187,8 @@ static CUresult back(struct sim_allocation *allocation)
 {
 	CUresult result = CUDA_SUCCESS;
 
-	if (allocation->pool)
-		result = sim_pool_take(allocation->pool, allocation->charged);
+	if (allocation->payer)
+		result = allocation->payer->take(allocation);
 	else if (allocation->charged)
 		result = reserve(allocation);
 	if (result != CUDA_SUCCESS)
@@ -239,6 +234,7 @@ CUresult sim_allocation_new(struct sim_context *context, struct sim_pool *pool, 
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	allocation->context = pool ? NULL : context;
 	allocation->pool = pool;
+	allocation->payer = pool ? pool->payer : NULL;
 	allocation->memory = memory;
 	allocation->card = sim_driver.devices[pool ? pool->device : context->device].card;
 	allocation->size = size;
@@ -276,10 +272,8 @@ void sim_allocation_drop(struct sim_allocation *allocation)
 {
 	tdelete(allocation, &tree, compare_bases);
 	unlink_from_owner(allocation);
-	uncharge(allocation);
 	sim_allocation_bytes_begin_change();
-	if (allocation->physical)
-		sim_vmm_drop(allocation->physical);
+	uncharge(allocation);
 	unmap_allocation(allocation);
 	sim_allocation_bytes_end();
 	free(allocation);
@@ -305,10 +299,8 @@ struct sim_allocation *sim_allocation_at(CUdeviceptr address, size_t bytes)
 
 char *sim_allocation_backing(struct sim_allocation *allocation)
 {
-	if (allocation->physical) {
-		char *physical = sim_vmm_backing(allocation->physical);
-		return physical ? physical + allocation->offset : NULL;
-	}
+	if (allocation->payer && allocation->payer->backing)
+		return allocation->payer->backing(allocation);
 	if (!allocation->backing)
 		allocation->backing = map_addresses(allocation->mapped, PROT_READ | PROT_WRITE, 0);
 	return allocation->backing;
@@ -322,6 +314,12 @@ static const struct sim_context *user_of(const struct sim_allocation *allocation
 	return is_host ? NULL : allocation->context;
 }
 
+void sim_allocation_settle(const struct sim_context *context)
+{
+	if (sim_driver.settle)
+		sim_driver.settle(context);
+}
+
 /* As documented, the driver does not wait for work that uses a pool's memory: the program must. */
 void sim_allocation_free(struct sim_allocation *allocation)
 {
@@ -330,7 +328,7 @@ void sim_allocation_free(struct sim_allocation *allocation)
 
 	allocation->is_leaving = allocation->is_ending = true;
 	if (!allocation->pool)
-		sim_queue_settle(user_of(allocation));
+		sim_allocation_settle(user_of(allocation));
 	allocation = sim_allocation_at(base, 0);
 	if (allocation && allocation->id == id) /* its context may have ended in between and freed it */
 		sim_allocation_drop(allocation);

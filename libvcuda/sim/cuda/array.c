@@ -1,7 +1,7 @@
 /*
  * Arrays and mipmapped arrays. Their storage is an ordinary allocation whose address no program gets. The rows follow
  * one another without gaps, so the charge is the size in the descriptor, rounded like every allocation. Copies from and
- * to arrays are in cuda/box.c; textures that read them in cuda/texture.c.
+ * to arrays are in cuda/copy_call.c; textures that read them in cuda/texture.c.
  */
 #include <string.h>
 
@@ -217,14 +217,4 @@ SIM_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap)
 	sim_object_destroy(mipmap);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return sim_allocation_free_pointer(base, SIM_FREE_ARRAY);
-}
-
-CUresult sim_array_side(CUarray array, struct sim_side *side)
-{
-	TRY(sim_object_lock(array, SIM_ARRAY));
-	side->base = array->base;
-	side->pitch = array->pitch;
-	side->rows = array->rows;
-	side->on_card = true;
-	return sim_object_unlock(CUDA_SUCCESS);
 }

@@ -5,7 +5,8 @@
 #ifndef CUDA_ARRAY_H
 #define CUDA_ARRAY_H
 
-#include "cuda/work.h"
+#include "cuda/cuda_sim.h"
+#include "cuda/structs.h"
 
 #define SIM_MAX_LEVELS 18
 
@@ -28,8 +29,5 @@ struct sim_mipmap {
 
 /* Ends the mappings of a sparse array. Under the lock. */
 void sim_sparse_drop_tiles(CUarray array);
-
-/* Stores base, pitch and rows of an array as one side of a copy. */
-CUresult sim_array_side(CUarray array, struct sim_side *side);
 
 #endif

@@ -1,26 +1,11 @@
 /*
- * Stream capture: work that is submitted to a capturing stream becomes nodes of a graph. Other streams join the capture
- * by waiting for an event of it. Also the capture modes and what they forbid. The graphs themselves are in
- * cuda/graph.c.
+ * Captures: work of a stream's place becomes nodes of a graph, other places join by an event, and the capture modes with
+ * what they forbid. The calls that begin and end captures of a stream are in cuda/capture_call.c.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/graph.h"
-
-struct sim_capture {
-	struct sim_graph *graph;
-	CUstream origin;
-	unsigned long long id;
-	struct sim_place *places; /* of the streams that take part */
-	bool is_invalid;
-	bool owns_graph;
-	int mode;
-	const void *thread;
-	struct sim_capture *next; /* list of all captures in progress */
-};
-
-enum { MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED };
+#include "cuda/capture.h"
 
 static unsigned long long last_id;
 static struct sim_capture *captures;
@@ -49,7 +34,7 @@ static bool holds(const struct sim_place *place, const struct sim_node *node)
 }
 
 /* If the frontier is full, an empty node gathers it. */
-static void widen(struct sim_place *place, struct sim_node *node)
+void sim_capture_widen(struct sim_place *place, struct sim_node *node)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
 
@@ -77,9 +62,9 @@ bool sim_capture_forbids(void)
 	bool forbids = false;
 
 	for (struct sim_capture *capture = captures; capture; capture = capture->next) {
-		bool is_own = capture->thread == &thread_mode && capture->mode != MODE_RELAXED;
-		bool is_of_all = capture->mode == MODE_GLOBAL && thread_mode == MODE_GLOBAL;
-		if (thread_mode == MODE_RELAXED || !(is_own || is_of_all))
+		bool is_own = capture->thread == &thread_mode && capture->mode != SIM_CAPTURE_RELAXED;
+		bool is_of_all = capture->mode == SIM_CAPTURE_GLOBAL && thread_mode == SIM_CAPTURE_GLOBAL;
+		if (thread_mode == SIM_CAPTURE_RELAXED || !(is_own || is_of_all))
 			continue;
 		capture->is_invalid = true;
 		forbids = true;
@@ -102,7 +87,7 @@ void sim_capture_join(struct sim_place *place, const struct sim_place *event)
 		enter_place(place);
 	}
 	for (unsigned i = 0; i < event->count; i++)
-		widen(place, event->frontier[i]);
+		sim_capture_widen(place, event->frontier[i]);
 }
 
 static void leave(struct sim_place *place)
@@ -130,22 +115,18 @@ void sim_capture_forget(struct sim_place *place)
 	drop_capture(capture);
 }
 
-static CUresult begin_capture(CUstream stream, struct sim_graph *graph, const CUgraphNode *dependencies, size_t count,
-                              int mode)
+CUresult sim_capture_begin(struct sim_place *place, CUstream origin, struct sim_graph *graph,
+                           const CUgraphNode *dependencies, size_t count, int mode)
 {
-	struct sim_place *place;
-
-	TRY(sim_stream_lock_place(stream, &place));
-	if (place->capture || count > SIM_FRONTIER || (graph && !sim_object_is(graph, SIM_GRAPH)))
-		return sim_object_unlock(place->capture ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE);
 	struct sim_capture *capture = calloc(1, sizeof *capture);
+
 	if (capture)
 		capture->graph = graph ? graph : sim_graph_new();
 	if (!capture || !capture->graph) {
 		free(capture);
-		return sim_object_unlock(CUDA_ERROR_OUT_OF_MEMORY);
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	capture->origin = stream;
+	capture->origin = origin;
 	capture->owns_graph = !graph;
 	capture->id = ++last_id;
 	capture->mode = mode;
@@ -156,26 +137,7 @@ static CUresult begin_capture(CUstream stream, struct sim_graph *graph, const CU
 	enter_place(place);
 	if (count)
 		memcpy(place->frontier, dependencies, count * sizeof(struct sim_node *));
-	return sim_object_unlock(CUDA_SUCCESS);
-}
-
-SIM_EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
-{
-	return mode < 0 || mode > 2 ? CUDA_ERROR_INVALID_VALUE : begin_capture(stream, NULL, NULL, 0, mode);
-}
-
-SIM_EXPORT CUresult cuStreamBeginCapture(CUstream stream)
-{
-	return begin_capture(stream, NULL, NULL, 0, MODE_GLOBAL);
-}
-
-SIM_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
-                                                const void *edges, size_t count, int mode)
-{
-	(void)edges;
-	if (!graph || mode < 0 || mode > 2 || (count && !dependencies))
-		return CUDA_ERROR_INVALID_VALUE;
-	return begin_capture(stream, graph, dependencies, count, mode);
+	return CUDA_SUCCESS;
 }
 
 static bool is_leaf(const struct sim_graph *graph, const struct sim_node *node)
@@ -198,19 +160,11 @@ static bool is_joined(const struct sim_place *place)
 	return true;
 }
 
-SIM_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+CUresult sim_capture_end(struct sim_place *place, struct sim_graph **graph)
 {
-	struct sim_place *place;
-	CUresult result = graph ? sim_stream_lock_place(stream, &place) : CUDA_ERROR_INVALID_VALUE;
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	*graph = NULL;
 	struct sim_capture *capture = place->capture;
-	if (!capture)
-		return sim_object_unlock(CUDA_ERROR_ILLEGAL_STATE);
-	if (capture->origin != stream)
-		return sim_object_unlock(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+	CUresult result = CUDA_SUCCESS;
+
 	if (capture->is_invalid)
 		result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 	else if (capture->owns_graph && !is_joined(place))
@@ -222,69 +176,7 @@ SIM_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 	while (capture->places)
 		leave(capture->places);
 	drop_capture(capture);
-	return sim_object_unlock(result);
-}
-
-SIM_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, unsigned long long *id, CUgraph *graph,
-                                              const CUgraphNode **dependencies, size_t *count)
-{
-	struct sim_place *place;
-
-	if (!status)
-		return CUDA_ERROR_INVALID_VALUE;
-	*status = CU_STREAM_CAPTURE_NONE;
-	if (sim_stream_is_legacy(stream))
-		return sim_stream_check(stream);
-	TRY(sim_stream_lock_place(stream, &place));
-	if (!place->capture)
-		return sim_object_unlock(CUDA_SUCCESS);
-	*status = place->capture->is_invalid ? CU_STREAM_CAPTURE_INVALIDATED : CU_STREAM_CAPTURE_ACTIVE;
-	if (id)
-		*id = place->id;
-	if (graph)
-		*graph = place->capture->graph;
-	if (dependencies)
-		*dependencies = place->frontier;
-	if (count)
-		*count = place->count;
-	return sim_object_unlock(CUDA_SUCCESS);
-}
-
-/* Edges carry no data here. */
-SIM_EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, int *status, unsigned long long *id, CUgraph *graph,
-                                              const CUgraphNode **dependencies, const void **edges, size_t *count)
-{
-	if (edges)
-		*edges = NULL;
-	return cuStreamGetCaptureInfo_v2(stream, status, id, graph, dependencies, count);
-}
-
-SIM_EXPORT CUresult cuStreamGetCaptureInfo(CUstream stream, int *status, unsigned long long *id)
-{
-	return cuStreamGetCaptureInfo_v2(stream, status, id, NULL, NULL, NULL);
-}
-
-SIM_EXPORT CUresult cuStreamIsCapturing(CUstream stream, int *status)
-{
-	return cuStreamGetCaptureInfo_v2(stream, status, NULL, NULL, NULL, NULL);
-}
-
-/* flags: 0 adds to the frontier, 1 replaces it. */
-SIM_EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *dependencies, size_t count,
-                                                      unsigned flags)
-{
-	struct sim_place *place;
-
-	if (flags > 1 || (count && !dependencies))
-		return CUDA_ERROR_INVALID_VALUE;
-	TRY(sim_stream_lock_place(stream, &place));
-	if (!place->capture)
-		return sim_object_unlock(CUDA_ERROR_ILLEGAL_STATE);
-	if (flags == 1)
-		place->count = 0;
-	for (size_t i = 0; i < count; i++)
-		widen(place, dependencies[i]);
-	return sim_object_unlock(CUDA_SUCCESS);
+	return result;
 }
 
 SIM_EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode)
@@ -295,11 +187,4 @@ SIM_EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 	thread_mode = *mode;
 	*mode = old;
 	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *dependencies, const void *edges,
-                                                         size_t count, unsigned flags)
-{
-	(void)edges;
-	return cuStreamUpdateCaptureDependencies(stream, dependencies, count, flags);
 }

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/queue.h"
+#include "cuda/cuda_sim.h"
+#include "state/clock.h"
 
 static const size_t default_limits[SIM_LIMITS] = {
 	[CU_LIMIT_STACK_SIZE] = 1024,
@@ -21,6 +22,13 @@ static _Thread_local struct {
 	struct sim_context *contexts[SIM_STACK_DEPTH];
 	unsigned depth;
 } stack;
+
+static pthread_cond_t has_ended; /* a context */
+
+__attribute__((constructor)) static void make_condition(void)
+{
+	sim_clock_condition_init(&has_ended);
+}
 
 /* Contexts are never freed, only marked dead: another thread's stack may still hold one. */
 static struct {
@@ -97,17 +105,14 @@ static void end(struct sim_context *context)
 {
 	context->alive = false;
 	context->is_ending = true;
-	sim_queue_drain(context);
-	sim_queue_forget_all(context);
-	sim_module_drop_all(context);
-	sim_event_drop_all(context);
-	sim_object_destroy_all(context);
-	sim_allocation_drop_all(&context->allocations);
-	sim_queue_ended(context);
+	for (size_t i = 0; sim_context_ends[i]; i++)
+		sim_context_ends[i](context);
+	context->is_ending = false;
+	sim_clock_signal(&has_ended);
 	if (has_live_context(context->device))
 		return;
-	sim_pool_drop_all(context->device);
-	sim_graph_memory_of(context->device);
+	for (size_t i = 0; sim_context_last_ends[i]; i++)
+		sim_context_last_ends[i](context->device);
 	sim_ledger_detach(sim_driver.devices[context->device].card);
 }
 
@@ -313,8 +318,8 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice number)
 		return CUDA_ERROR_INVALID_VALUE;
 	struct sim_device *device = &sim_driver.devices[number];
 	pthread_mutex_lock(&sim_driver.lock);
-	if (device->primary)
-		sim_queue_wait_ended(device->primary);
+	while (device->primary && device->primary->is_ending)
+		sim_clock_wait(&has_ended, &sim_driver.lock, SIM_NEVER);
 	if (!device->primary)
 		result = create_context(&device->primary, number, device->primary_flags, 3020, true);
 	else if (!device->primary->alive)

@@ -1,11 +1,10 @@
 /*
- * What a copy and a fill do: their checks, their durations, moving the bytes, and the driver calls for one dimension.
- * The calls for two and three dimensions and for arrays are in cuda/box.c. Queueing is in cuda/queue.c.
+ * What a copy and a fill do: their checks, their durations, and moving the bytes. The calls are in cuda/copy_call.c,
+ * queueing in cuda/queue.c.
  */
 #include <string.h>
 
 #include "cuda/work.h"
-#include "state/clock.h"
 
 #define COPY_LATENCY_NS 2000u
 #define CHUNK ((size_t)1 << 20) /* bytes that are touched at once: a thread that frees waits for at most so many */
@@ -49,7 +48,7 @@ static CUresult check_range(CUdeviceptr pointer, size_t bytes, bool on_card)
 	return result;
 }
 
-static CUdeviceptr row_of(const struct sim_side *side, size_t row, size_t slice)
+CUdeviceptr sim_copy_row(const struct sim_side *side, size_t row, size_t slice)
 {
 	return side->base + ((slice + side->z) * side->rows + row + side->y) * side->pitch + side->x;
 }
@@ -63,20 +62,20 @@ static CUresult check_side(const struct sim_copy *copy, const struct sim_side *s
 	if (copy->depth > 1 && side->rows < side->y + copy->height)
 		return CUDA_ERROR_INVALID_VALUE;
 
-	TRY(check_range(row_of(side, 0, 0), copy->width, side->on_card));
+	TRY(check_range(sim_copy_row(side, 0, 0), copy->width, side->on_card));
 	if (rows > 1)
-		TRY(check_range(row_of(side, copy->height - 1, copy->depth - 1), copy->width, side->on_card));
+		TRY(check_range(sim_copy_row(side, copy->height - 1, copy->depth - 1), copy->width, side->on_card));
 	return CUDA_SUCCESS;
 }
 
-static bool is_nothing(const struct sim_copy *copy)
+bool sim_copy_is_nothing(const struct sim_copy *copy)
 {
 	return !copy->width || !copy->height || !copy->depth;
 }
 
 CUresult sim_copy_check(const struct sim_copy *copy)
 {
-	if (is_nothing(copy))
+	if (sim_copy_is_nothing(copy))
 		return CUDA_SUCCESS;
 	TRY(check_side(copy, &copy->to));
 	return check_side(copy, &copy->from);
@@ -119,25 +118,15 @@ void sim_copy_perform(const struct sim_copy *copy)
 {
 	for (size_t slice = 0; slice < copy->depth; slice++)
 		for (size_t row = 0; row < copy->height; row++)
-			copy_row(row_of(&copy->to, row, slice), copy->to.on_card || copy->to.is_ours,
-			         row_of(&copy->from, row, slice), copy->from.on_card || copy->from.is_ours, copy->width);
-}
-
-static bool is_known_side(const struct sim_side *side)
-{
-	if (side->on_card)
-		return true;
-	pthread_mutex_lock(&sim_driver.lock);
-	bool known = sim_allocation_at(row_of(side, 0, 0), 0) != NULL;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return known;
+			copy_row(sim_copy_row(&copy->to, row, slice), copy->to.on_card || copy->to.is_ours,
+			         sim_copy_row(&copy->from, row, slice), copy->from.on_card || copy->from.is_ours, copy->width);
 }
 
 /* The card that has the side's memory; -1: none. */
 static int card_of(const struct sim_side *side)
 {
 	pthread_mutex_lock(&sim_driver.lock);
-	const struct sim_allocation *allocation = sim_allocation_at(row_of(side, 0, 0), 0);
+	const struct sim_allocation *allocation = sim_allocation_at(sim_copy_row(side, 0, 0), 0);
 	bool is_host = allocation && (allocation->memory == SIM_HOST_MEMORY || allocation->memory == SIM_REGISTERED_MEMORY);
 	int card = allocation && !is_host ? (int)allocation->card : -1;
 	pthread_mutex_unlock(&sim_driver.lock);
@@ -167,99 +156,6 @@ uint64_t sim_copy_fill_duration(const struct sim_fill *fill, const struct sim_co
 	uint64_t memory = (uint64_t)card->bus_width / 8 * card->memory_clock_mhz * 2 / 1000;
 
 	return COPY_LATENCY_NS + (memory ? (uint64_t)fill->width * fill->element * fill->height / memory : 0);
-}
-
-CUresult sim_copy_submit(const struct sim_copy *copy, CUstream stream, bool wait)
-{
-	struct sim_context *context;
-	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *copy};
-	int capturing = 0;
-	CUresult result = sim_context_current(&context);
-
-	if (result == CUDA_SUCCESS)
-		result = cuStreamIsCapturing(stream, &capturing);
-	if (result == CUDA_SUCCESS && !capturing) /* an allocation node's memory does not exist yet */
-		result = sim_copy_check(copy);
-	if (result != CUDA_SUCCESS || is_nothing(copy))
-		return result;
-	work.duration = sim_copy_duration(&work.copy, context);
-	/* A program may free unregistered host memory as soon as the call returns, so the call waits. */
-	work.copy.to.is_ours = is_known_side(&copy->to);
-	work.copy.from.is_ours = is_known_side(&copy->from);
-	bool pageable = !work.copy.to.is_ours || !work.copy.from.is_ours;
-	sim_clock_pay(SIM_COST_COPY);
-	return sim_queue_submit(stream, &work, wait || (pageable && !capturing));
-}
-
-static CUresult copy_line(CUdeviceptr to, bool to_card, CUdeviceptr from, bool from_card, size_t bytes,
-                          CUstream stream, bool wait)
-{
-	struct sim_copy copy = {
-		.to = {.base = to, .on_card = to_card},
-		.from = {.base = from, .on_card = from_card},
-		.width = bytes,
-		.height = 1,
-		.depth = 1,
-	};
-	return sim_copy_submit(&copy, stream, wait);
-}
-
-#define HOST(pointer) ((CUdeviceptr)(uintptr_t)(pointer))
-
-SIM_EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
-{
-	return copy_line(to, false, from, false, bytes, NULL, true);
-}
-
-SIM_EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
-{
-	return copy_line(to, false, from, false, bytes, stream, false);
-}
-
-SIM_EXPORT CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
-                                 size_t bytes)
-{
-	(void)to_context;
-	(void)from_context;
-	return copy_line(to, true, from, true, bytes, NULL, true);
-}
-
-SIM_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
-                                      size_t bytes, CUstream stream)
-{
-	(void)to_context;
-	(void)from_context;
-	return copy_line(to, true, from, true, bytes, stream, false);
-}
-
-SIM_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
-{
-	return copy_line(to, true, HOST(from), false, bytes, NULL, true);
-}
-
-SIM_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
-{
-	return copy_line(to, true, HOST(from), false, bytes, stream, false);
-}
-
-SIM_EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
-{
-	return copy_line(HOST(to), false, from, true, bytes, NULL, true);
-}
-
-SIM_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
-{
-	return copy_line(HOST(to), false, from, true, bytes, stream, false);
-}
-
-SIM_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
-{
-	return copy_line(to, true, from, true, bytes, NULL, true);
-}
-
-SIM_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
-{
-	return copy_line(to, true, from, true, bytes, stream, false);
 }
 
 CUresult sim_copy_fill_check(const struct sim_fill *fill)

@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#include "cuda/types.h"
+#include "cuda/structs.h"
 #include "state/state.h"
 
 #define SIM_STACK_DEPTH 64
@@ -82,6 +82,15 @@ enum sim_memory {
 /* The memory that a call may free; each call rejects memory of the other kinds. */
 enum sim_free_kind { SIM_FREE_DEVICE, SIM_FREE_HOST, SIM_FREE_ARRAY, SIM_FREE_EXTERNAL };
 
+struct sim_allocation;
+
+/* What pays for an allocation where that is not the card's ledger, and has its bytes where it has not got its own. */
+struct sim_payer {
+	CUresult (*take)(struct sim_allocation *allocation); /* NULL: it has paid before */
+	void (*give)(struct sim_allocation *allocation);     /* the allocation ends; no thread touches its bytes */
+	char *(*backing)(struct sim_allocation *allocation); /* NULL: the bytes are the allocation's own */
+};
+
 struct sim_allocation {
 	CUdeviceptr base;
 	size_t size;               /* bytes that the program may touch */
@@ -97,6 +106,7 @@ struct sim_allocation {
 	struct sim_context *context;   /* context, pool or physical is the owner; the other two are NULL */
 	struct sim_pool *pool;
 	struct sim_physical *physical; /* the allocation shows a part of it */
+	const struct sim_payer *payer; /* NULL: the ledger */
 	size_t offset;
 	uint64_t imported_id;          /* of imported memory: its number in the exporting process */
 	int imported_pid;              /* the exporting process */
@@ -113,6 +123,7 @@ struct sim_pool {
 	struct sim_object object;
 	CUdevice device; /* 0 for a pool of host memory */
 	enum sim_memory memory; /* kind of memory that the pool hands out */
+	const struct sim_payer *payer; /* of its allocations */
 	bool doomed; /* destroyed by the program: freed with its last allocation */
 	bool is_imported; /* another process' pool: nothing is allocated from it here */
 	int handle_types; /* handle types that it may be exported as */
@@ -151,6 +162,11 @@ struct sim_driver {
 	struct sim_pool *host_default; /* default pool of host memory */
 	struct sim_pool *host_pool;    /* pool of host memory that is set; NULL: the default one */
 	struct sim_allocation *mappings; /* of physical memory; they belong to no context */
+	/*
+	 * Waits for the work that may use a context's memory (NULL: any context's). The first work sets it. Under the
+	 * lock, which is released while there is something to wait for.
+	 */
+	void (*settle)(const struct sim_context *context);
 };
 
 extern struct sim_driver sim_driver;
@@ -160,6 +176,10 @@ CUresult sim_init_ready(void);                          /* cuInit has been calle
 CUresult sim_device(CUdevice device);              /* ready, and the ordinal exists */
 CUresult sim_context_current(struct sim_context **context); /* ready, and a live context is current */
 CUresult sim_context_check(CUcontext context);      /* ready, and the context is a live one */
+
+/* What ends with a context, and with the last one of a device: lists in cuda/teardown.c. Under the lock. */
+extern void (*const sim_context_ends[])(struct sim_context *context);
+extern void (*const sim_context_last_ends[])(CUdevice device);
 
 CUresult sim_init_result(enum sim_status status);
 const struct sim_card *sim_device_card(CUdevice device);
@@ -172,7 +192,6 @@ void *sim_object_create(size_t size, enum sim_kind kind, struct sim_context *con
 bool sim_object_is(const void *handle, enum sim_kind kind);
 void sim_object_destroy(void *handle);
 void sim_object_hide(void *handle); /* the handle becomes invalid, but the object is not freed */
-void sim_module_drop_all(struct sim_context *context);
 void sim_object_destroy_all(struct sim_context *context); /* destroys all of them */
 
 /* For entry points that take a handle: locks, checks, and on CUDA_SUCCESS returns with the lock held. */
@@ -194,6 +213,8 @@ void sim_allocation_drop(struct sim_allocation *allocation); /* under the lock *
 /* the same once work that may use it is done; releases the lock meanwhile */
 void sim_allocation_free(struct sim_allocation *allocation);
 void sim_allocation_drop_all(struct sim_allocation **list);       /* drops all of them; under the lock */
+/* Waits for the work that may use the context's memory; NULL: that of all contexts. Under the lock, see sim_driver. */
+void sim_allocation_settle(const struct sim_context *context);
 struct sim_allocation *sim_allocation_at(CUdeviceptr address, size_t bytes); /* under the lock */
 char *sim_allocation_backing(struct sim_allocation *allocation);   /* under the lock; NULL: no memory */
 /*
@@ -216,16 +237,6 @@ bool sim_share_adopt(int fd, unsigned *card, size_t *size);
 /* A descriptor for other processes, by which they get the file and the lock that keeps the memory. -1: an error. */
 int sim_share_export(int fd, int life);
 bool sim_share_import(int exported, int *fd, int *life);
-int sim_memory_ordinal(unsigned card);
-
-char *sim_vmm_backing(struct sim_physical *physical);
-void sim_vmm_drop(struct sim_physical *physical);
-unsigned long long sim_vmm_handle_types(const struct sim_physical *physical);
-
-CUresult sim_graph_memory_reserve_bytes(CUdevice device, uint64_t bytes); /* under the lock, like the next function */
-void sim_graph_memory_unuse(CUdevice device, uint64_t bytes);
-void sim_graph_memory_of(CUdevice device);
-
-void sim_pool_drop_all(CUdevice device); /* drops what was allocated from them; under the lock */
+int sim_device_ordinal(unsigned card);
 
 #endif

@@ -19,6 +19,14 @@ CUresult sim_device(CUdevice device)
 	return device >= 0 && device < sim_driver.device_count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
+int sim_device_ordinal(unsigned card)
+{
+	for (int i = 0; i < sim_driver.device_count; i++)
+		if (sim_driver.devices[i].card == card)
+			return i;
+	return -1;
+}
+
 static CUresult checked(CUdevice device, const void *out)
 {
 	CUresult result = sim_device(device);

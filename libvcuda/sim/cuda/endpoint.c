@@ -3,8 +3,6 @@
  * Memory that is bound to it is kept and paid for until it is unbound or the endpoint is destroyed. Endpoints of several
  * cards and endpoints for other processes are not simulated.
  */
-#include <stdlib.h>
-
 #include "cuda/physical.h"
 
 typedef struct {
@@ -16,17 +14,11 @@ typedef struct {
 
 enum { UNICAST = 1, ENDPOINTS = 64 };
 
-struct binding {
-	struct binding *next;
-	uint64_t offset, size;
-	struct sim_physical *memory;
-};
-
 static struct endpoint {
 	bool is_reserved;
 	uint64_t size; /* 0: not created */
 	CUdevice device;
-	struct binding *bindings;
+	struct sim_binding *bindings;
 } endpoints[ENDPOINTS];
 
 /* Locks. NULL: the ids were not reserved. */
@@ -98,16 +90,10 @@ static CUresult bind_to_endpoint(struct endpoint *endpoint, CUdevice device, uin
                             uint64_t memory_offset, uint64_t size)
 {
 	if (!size || (size | offset | memory_offset) % SIM_GRANULARITY || memory->multicast_wanted ||
-	    offset > endpoint->size || size > endpoint->size - offset || memory_offset > memory->size ||
-	    size > memory->size - memory_offset || endpoint->device != device || sim_memory_ordinal(memory->card) != device)
+	    offset > endpoint->size || size > endpoint->size - offset || !sim_physical_fits(memory, memory_offset, size) ||
+	    endpoint->device != device || sim_device_ordinal(memory->card) != device)
 		return CUDA_ERROR_INVALID_VALUE;
-	struct binding *binding = malloc(sizeof *binding);
-	if (!binding)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	*binding = (struct binding){endpoint->bindings, offset, size, memory};
-	endpoint->bindings = binding;
-	memory->mappings++;
-	return CUDA_SUCCESS;
+	return sim_physical_bind(&endpoint->bindings, device, offset, size, memory);
 }
 
 SIM_EXPORT CUresult cuLogicalEndpointBindMem(unsigned id, CUdevice device, uint64_t offset,
@@ -138,32 +124,13 @@ SIM_EXPORT CUresult cuLogicalEndpointBindAddr(unsigned id, CUdevice device, uint
 	                                     mapping->offset + (address - mapping->base), size));
 }
 
-/* Under the lock. Returns whether there was such a binding. */
-static bool unbind(struct endpoint *endpoint, uint64_t offset, uint64_t size)
-{
-	bool found = false;
-
-	for (struct binding **at = &endpoint->bindings; *at;) {
-		struct binding *binding = *at;
-		if (binding->offset < offset || binding->offset - offset >= size) {
-			at = &binding->next;
-			continue;
-		}
-		*at = binding->next;
-		sim_vmm_drop(binding->memory);
-		free(binding);
-		found = true;
-	}
-	return found;
-}
-
 SIM_EXPORT CUresult cuLogicalEndpointUnbind(unsigned id, CUdevice device, uint64_t offset, uint64_t size)
 {
 	struct endpoint *endpoint = lock_endpoints(id, 1);
 
 	if (!endpoint)
 		return CUDA_ERROR_INVALID_VALUE;
-	bool found = endpoint->device == device && unbind(endpoint, offset, size);
+	bool found = endpoint->device == device && sim_physical_unbind(&endpoint->bindings, device, offset, size);
 	return sim_object_unlock(found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -175,7 +142,7 @@ SIM_EXPORT CUresult cuLogicalEndpointDestroy(unsigned id)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!endpoint->size)
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
-	unbind(endpoint, 0, UINT64_MAX);
+	sim_physical_unbind(&endpoint->bindings, SIM_ANY_DEVICE, 0, SIZE_MAX);
 	endpoint->size = 0;
 	return sim_object_unlock(CUDA_SUCCESS);
 }

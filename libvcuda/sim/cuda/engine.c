@@ -228,12 +228,12 @@ static void end_work(struct sim_engine *engine, struct sim_stream *stream)
 	}
 	if (work->type != CU_GRAPH_NODE_TYPE_KERNEL) {
 		pthread_mutex_unlock(&sim_driver.lock);
-		sim_queue_perform(work);
+		sim_finish_perform(work);
 		pthread_mutex_lock(&sim_driver.lock);
 		if (work->type == CU_GRAPH_NODE_TYPE_HOST)
 			time = later_of(time, sim_clock_now());
 	}
-	sim_queue_finish(engine, stream, time);
+	sim_finish_work(engine, stream, time);
 }
 
 static void pass_turn(struct sim_engine *engine, uint64_t at, bool wants_more)
@@ -369,12 +369,4 @@ bool sim_engine_start(struct sim_engine *engine)
 	else
 		sim_clock_thread_withdraw(engine->thread);
 	return engine->is_running;
-}
-
-void sim_engine_wake(struct sim_engine *engine)
-{
-	if (engine->waits_for_turn)
-		sim_turn_nudge();
-	else
-		sim_clock_signal(&engine->work);
 }

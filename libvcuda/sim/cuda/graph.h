@@ -1,13 +1,11 @@
 /*
- * Graphs, their nodes, and the plans that are launched. Also a stream's place in a capture, because captured work
- * becomes nodes. All under sim_driver.lock. What a node does is struct sim_work in cuda/work.h.
+ * Graphs, their nodes, and the plans that are launched. All under sim_driver.lock. What a node does is struct sim_work in cuda/work.h.
  */
 #ifndef CUDA_GRAPH_H
 #define CUDA_GRAPH_H
 
 #include "cuda/work.h"
 
-#define SIM_FRONTIER 32
 #define SIM_LANES 32
 
 struct sim_node {
@@ -74,15 +72,6 @@ struct sim_exec {
 	struct sim_plan plan;
 };
 
-/* A stream's or an event's place in a capture. */
-struct sim_place {
-	struct sim_capture *capture; /* NULL: in no capture */
-	struct sim_place *next;      /* the next place in the same capture */
-	unsigned long long id;       /* of the capture: distinguishes an event's place in an earlier capture */
-	struct sim_node *frontier[SIM_FRONTIER];
-	unsigned count;
-};
-
 struct sim_graph *sim_graph_new(void);
 CUresult sim_graph_clone(struct sim_graph **out, struct sim_graph *original);
 /* The graph that runs in place of the node (a child graph or the chosen body); NULL: the node's own work runs. */
@@ -113,15 +102,5 @@ bool sim_graph_plan_copy(struct sim_plan *plan, const struct sim_plan *original)
 void sim_graph_plan_free(struct sim_plan *plan);
 /* Compares kinds and order of work. Returns the first step that differs, or the number of steps if all are equal. */
 size_t sim_graph_plan_compare(const struct sim_plan *a, const struct sim_plan *b);
-
-/* Capture: the work of a capturing stream becomes a node. */
-CUresult sim_capture_work(struct sim_place *place, const struct sim_work *work);
-void sim_capture_join(struct sim_place *place, const struct sim_place *event);
-void sim_capture_forget(struct sim_place *place); /* the place's stream is destroyed */
-/* Whether a capture forbids this thread unsafe calls; if so, that capture becomes invalid. Under the lock. */
-bool sim_capture_forbids(void);
-/* Locks and finds a stream's place. The default stream has none. */
-CUresult sim_stream_lock_place(CUstream stream, struct sim_place **place);
-bool sim_stream_is_legacy(CUstream stream);
 
 #endif

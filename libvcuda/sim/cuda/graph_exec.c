@@ -5,8 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "cuda/graph_memory.h"
-#include "cuda/green.h"
+#include "cuda/graph_exec.h"
 #include "cuda/memop.h"
 #include "cuda/module.h"
 #include "cuda/stream.h"
@@ -241,10 +240,10 @@ static void close_lanes(struct launch *launch)
 	for (unsigned lane = 1; lane < SIM_LANES && launch->lanes[lane]; lane++)
 		cuStreamDestroy_v2(launch->lanes[lane]);
 	if (launch->begin)
-		cuEventDestroy_v2(launch->begin);
+		sim_event_destroy(launch->begin);
 	for (size_t i = 0; launch->ends && i < launch->plan->count; i++)
 		if (launch->ends[i])
-			cuEventDestroy_v2(launch->ends[i]);
+			sim_event_destroy(launch->ends[i]);
 	free(launch->ends);
 }
 
@@ -258,7 +257,7 @@ static CUresult submit_work(const struct launch *launch, const struct sim_step *
 		work.duration = sim_copy_duration(&work.copy, launch->context);
 	if (work.type == CU_GRAPH_NODE_TYPE_MEMSET && !work.duration)
 		work.duration = sim_copy_fill_duration(&work.fill, launch->context);
-	sim_green_restrict(&work, launch->context);
+	sim_launch_restrict(&work, launch->context);
 	return work.type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP ? sim_memop_submit(stream, work.memops)
 	                                                    : sim_queue_submit(stream, &work, false);
 }
@@ -324,7 +323,7 @@ SIM_EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 	launch.is_parallel = plan.lanes > 1 && !capturing;
 	sim_clock_pay(SIM_COST_GRAPH);
 	if (!capturing) /* in a capture, the launch of the captured graph does it */
-		result = sim_graph_memory_prepare(plan.steps, plan.count, flags, stream);
+		result = sim_graph_memory_nodes_prepare(plan.steps, plan.count, flags, stream);
 	if (result == CUDA_SUCCESS)
 		result = submit_launch(&launch);
 	sim_graph_plan_free(&plan);
@@ -339,7 +338,7 @@ SIM_EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
 
 	TRY(sim_stream_context(stream, &context));
 	TRY(snapshot(exec, &plan, &flags));
-	CUresult result = sim_graph_memory_reserve(plan.steps, plan.count);
+	CUresult result = sim_graph_memory_nodes_reserve(plan.steps, plan.count);
 	sim_graph_plan_free(&plan);
 	return result;
 }

@@ -1,21 +1,17 @@
 /*
- * What launches need from the memory of allocation nodes: preparation before a launch (cuda/graph_exec.c), and the
- * allocation and the free themselves when a stream reaches the node (cuda/queue.c).
+ * A device's graph memory, for the allocation nodes of graphs (cuda/graph_memory_nodes.c) and for the streams that reach
+ * them. Under the lock, all but sim_graph_memory_alloc.
  */
 #ifndef CUDA_GRAPH_MEMORY_H
 #define CUDA_GRAPH_MEMORY_H
 
-#include "cuda/graph.h"
+#include "cuda/cuda_sim.h"
 
-/*
- * Before a launch: reserves what its allocation nodes need of each device. If the flags say so, frees what an earlier
- * launch left.
- */
-CUresult sim_graph_memory_prepare(const struct sim_step *steps, size_t count, unsigned long long flags,
-                                  CUstream stream);
-CUresult sim_graph_memory_reserve(const struct sim_step *steps, size_t count);
-/* Carry out an allocation node and a free node when a stream reaches them. */
-void sim_graph_memory_alloc(const struct sim_work *work);
-void sim_graph_memory_free(const struct sim_work *work);
+uint64_t sim_graph_memory_round(uint64_t bytes, CUdevice device);
+/* Charges the card for what is not kept already. */
+CUresult sim_graph_memory_reserve(CUdevice device, uint64_t bytes);
+void sim_graph_memory_trim(CUdevice device);
+/* Carries out an allocation node when a stream reaches it. */
+void sim_graph_memory_alloc(struct sim_context *context, CUdevice device, CUdeviceptr pointer, size_t bytes);
 
 #endif

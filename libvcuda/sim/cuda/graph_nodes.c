@@ -35,7 +35,7 @@ CUresult sim_graph_nodes_fill_from(const CUDA_MEMSET_NODE_PARAMS *p, struct sim_
 static CUresult copy_from(const CUDA_MEMCPY3D *parameters, struct sim_work *work)
 {
 	*work = (struct sim_work){.type = CU_GRAPH_NODE_TYPE_MEMCPY};
-	return sim_box_copy_from_3d(parameters, &work->copy);
+	return sim_copy_call_from_3d(parameters, &work->copy);
 }
 
 static CUresult host_from(const CUDA_HOST_NODE_PARAMS *p, struct sim_work *work)

@@ -3,8 +3,6 @@
  * green context gets time slices like any other context. A kernel that would fill more multiprocessors than its context
  * has takes longer in proportion.
  */
-#include "cuda/green.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -240,15 +238,4 @@ SIM_EXPORT CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx *out)
 	TRY(out ? sim_stream_context(stream, &context) : CUDA_ERROR_INVALID_VALUE);
 	*out = context->green;
 	return CUDA_SUCCESS;
-}
-
-void sim_green_restrict(struct sim_work *work, const struct sim_context *context)
-{
-	unsigned total = sim_device_card(context->device)->sm_count;
-	unsigned share = context->sm_count ? context->sm_count * 1000 / total : 1000;
-
-	if (work->share <= share || !share)
-		return;
-	work->duration = work->duration * work->share / share;
-	work->share = share;
 }

@@ -1,11 +1,10 @@
 /*
- * Launches of kernels. Nothing is computed: a launch is checked, and then takes its time (README.md has the rules for
+ * Launches of kernels and of host functions. Nothing is computed: a launch is checked, and then takes its time (README.md has the rules for
  * how long). This file makes a sim_work of a launch; cuda/queue.c submits it and cuda/engine.c lets it run.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/green.h"
 #include "cuda/module.h"
 #include "state/clock.h"
 
@@ -76,6 +75,18 @@ CUresult sim_launch_prepare(const struct sim_launch *launch, void **arguments, s
 	return sim_object_unlock(CUDA_SUCCESS);
 }
 
+/* A green context has a part of the multiprocessors: what would fill more takes longer in proportion. */
+void sim_launch_restrict(struct sim_work *work, const struct sim_context *context)
+{
+	unsigned total = sim_device_card(context->device)->sm_count;
+	unsigned share = context->sm_count ? context->sm_count * 1000 / total : 1000;
+
+	if (work->share <= share || !share)
+		return;
+	work->duration = work->duration * work->share / share;
+	work->share = share;
+}
+
 static CUresult launch(const struct sim_launch *launch, CUstream stream, void **arguments, void **extra)
 {
 	struct sim_context *context;
@@ -86,7 +97,7 @@ static CUresult launch(const struct sim_launch *launch, CUstream stream, void **
 		return CUDA_ERROR_INVALID_VALUE;
 	TRY(sim_stream_context(stream, &context));
 	TRY(sim_launch_prepare(launch, arguments, &work));
-	sim_green_restrict(&work, context);
+	sim_launch_restrict(&work, context);
 	sim_clock_pay(SIM_COST_LAUNCH);
 	return sim_queue_submit(stream, &work, false);
 }
@@ -207,4 +218,25 @@ SIM_EXPORT CUresult cuLaunchGrid(CUfunction function, int width, int height)
 SIM_EXPORT CUresult cuLaunch(CUfunction function)
 {
 	return cuLaunchGrid(function, 1, 1);
+}
+
+static CUresult submit_host_call(CUstream stream, struct sim_host_call call)
+{
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = call};
+
+	return sim_queue_submit(stream, &work, false);
+}
+
+SIM_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument)
+{
+	if (!function)
+		return CUDA_ERROR_INVALID_VALUE;
+	return submit_host_call(stream, (struct sim_host_call){.function = function, .argument = argument});
+}
+
+SIM_EXPORT CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *argument, unsigned flags)
+{
+	if (!callback || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	return submit_host_call(stream, (struct sim_host_call){.callback = callback, .argument = argument, .stream = stream});
 }

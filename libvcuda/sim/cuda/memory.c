@@ -2,9 +2,9 @@
  * The driver calls that allocate and free memory, register host memory, and return information about memory and
  * pointers. Mapping and charging an allocation are in cuda/allocation.c; stream-ordered calls are in cuda/pool.c.
  */
-#include <sys/mman.h>
+#include <string.h>
 
-#include "cuda/cuda_sim.h"
+#include "cuda/physical.h"
 
 SIM_EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 {
@@ -173,14 +173,6 @@ SIM_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUd
 	return sim_object_unlock(CUDA_SUCCESS);
 }
 
-int sim_memory_ordinal(unsigned card)
-{
-	for (int i = 0; i < sim_driver.device_count; i++)
-		if (sim_driver.devices[i].card == card)
-			return i;
-	return -1;
-}
-
 /* As documented, the attribute determines the type of the out parameter. */
 static CUresult pointer_attribute(const struct sim_allocation *allocation, CUpointer_attribute attribute,
                                   CUdeviceptr pointer, void *out)
@@ -199,7 +191,7 @@ static CUresult pointer_attribute(const struct sim_allocation *allocation, CUpoi
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)out = 0; break;
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)out = allocation->id; break;
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)out = allocation->memory == SIM_MANAGED_MEMORY; break;
-	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = sim_memory_ordinal(allocation->card); break;
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = sim_device_ordinal(allocation->card); break;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)out = allocation->base; break;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = allocation->size; break;
 	case CU_POINTER_ATTRIBUTE_MAPPED: *(char *)out = 1; break;
@@ -208,7 +200,7 @@ static CUresult pointer_attribute(const struct sim_allocation *allocation, CUpoi
 		break;
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
 		*(unsigned long long *)out = allocation->pool       ? (unsigned long long)allocation->pool->handle_types
-		                             : allocation->physical ? sim_vmm_handle_types(allocation->physical)
+		                             : allocation->physical ? (unsigned long long)allocation->physical->properties.requestedHandleTypes
 		                                                    : 0;
 		break;
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *(unsigned *)out = 0; break;
@@ -232,4 +224,33 @@ SIM_EXPORT CUresult cuPointerGetAttribute(void *out, CUpointer_attribute attribu
 		return CUDA_ERROR_INVALID_VALUE;
 	TRY(lock_allocation(pointer, &allocation));
 	return sim_object_unlock(pointer_attribute(allocation, attribute, pointer, out));
+}
+
+static size_t attribute_bytes(CUpointer_attribute attribute)
+{
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_CONTEXT:
+	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return 8;
+	case CU_POINTER_ATTRIBUTE_MAPPED: return 1;
+	default: return 4;
+	}
+}
+
+/* Unlike the query of one attribute, this call accepts any pointer and returns zeros for values that do not exist. */
+SIM_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **out, CUdeviceptr pointer)
+{
+	TRY(sim_init_ready());
+	if (!count || !attributes || !out)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned i = 0; i < count; i++) {
+		if (!out[i])
+			return CUDA_ERROR_INVALID_VALUE;
+		if (cuPointerGetAttribute(out[i], attributes[i], pointer) != CUDA_SUCCESS)
+			memset(out[i], attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? 0xff : 0, attribute_bytes(attributes[i]));
+	}
+	return CUDA_SUCCESS;
 }

@@ -26,8 +26,11 @@ struct sim_function {
 	char name[];
 };
 
+void sim_module_drop_all(struct sim_context *context);
 /* Checks a launch and makes a work of it. */
 CUresult sim_launch_prepare(const struct sim_launch *launch, void **arguments, struct sim_work *work);
+/* Limits a kernel to its green context's part of the card, which makes it take longer. */
+void sim_launch_restrict(struct sim_work *work, const struct sim_context *context);
 /* Reads the duration from the function's name; see README.md. */
 void sim_function_time(struct sim_function *function);
 

@@ -3,16 +3,7 @@
  * memory that costs nothing and can be mapped. Memory that is bound to it is kept and paid for until it is unbound.
  * Writes to a multicast address do not reach the bound memory, because only kernels would make them.
  */
-#include <stdlib.h>
-
 #include "cuda/physical.h"
-
-struct sim_binding {
-	CUdevice device;
-	size_t offset, size;
-	struct sim_physical *memory;
-	struct sim_binding *next;
-};
 
 typedef struct {
 	unsigned wanted; /* number of devices */
@@ -49,7 +40,7 @@ SIM_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const C
 		return CUDA_ERROR_INVALID_VALUE;
 	memory.requestedHandleTypes = (int)properties->handle_types;
 	pthread_mutex_lock(&sim_driver.lock);
-	CUresult result = sim_vmm_new(out, &memory, sim_driver.devices[0].card, properties->size, false);
+	CUresult result = sim_physical_new(out, &memory, sim_driver.devices[0].card, properties->size, false);
 	if (result == CUDA_SUCCESS)
 		(*out)->multicast_wanted = properties->wanted;
 	return sim_object_unlock(result);
@@ -57,7 +48,7 @@ SIM_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const C
 
 static CUresult lock_multicast(CUmemGenericAllocationHandle handle)
 {
-	TRY(sim_vmm_lock(handle));
+	TRY(sim_physical_lock(handle));
 	if (!handle->multicast_wanted)
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	return CUDA_SUCCESS;
@@ -88,30 +79,19 @@ static bool overlaps(const struct sim_physical *multicast, CUdevice device, size
 	return false;
 }
 
-static bool binding_fits(const struct sim_physical *memory, size_t offset, size_t size)
-{
-	return !(offset % SIM_GRANULARITY) && offset <= memory->size && size <= memory->size - offset;
-}
-
 /* Under the lock. */
 static CUresult bind_memory(struct sim_physical *multicast, size_t offset, struct sim_physical *memory,
                             size_t memory_offset, size_t size)
 {
-	CUdevice device = sim_memory_ordinal(memory->card);
+	CUdevice device = sim_device_ordinal(memory->card);
 
-	if (!size || size % SIM_GRANULARITY || !binding_fits(multicast, offset, size) ||
-	    !binding_fits(memory, memory_offset, size) || memory->multicast_wanted ||
+	if (!size || size % SIM_GRANULARITY || offset % SIM_GRANULARITY || !sim_physical_fits(multicast, offset, size) ||
+	    memory_offset % SIM_GRANULARITY || !sim_physical_fits(memory, memory_offset, size) || memory->multicast_wanted ||
 	    !(multicast->multicast_devices & 1u << device) || overlaps(multicast, device, offset, size))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (bits(multicast->multicast_devices) < multicast->multicast_wanted)
 		return CUDA_ERROR_ILLEGAL_STATE;
-	struct sim_binding *binding = malloc(sizeof *binding);
-	if (!binding)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	*binding = (struct sim_binding){device, offset, size, memory, multicast->bindings};
-	multicast->bindings = binding;
-	memory->mappings++;
-	return CUDA_SUCCESS;
+	return sim_physical_bind(&multicast->bindings, device, offset, size, memory);
 }
 
 SIM_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
@@ -138,24 +118,10 @@ SIM_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, siz
 SIM_EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size)
 {
 	TRY(lock_multicast(handle));
-	for (struct sim_binding **at = &handle->bindings; *at; at = &(*at)->next) {
-		struct sim_binding *binding = *at;
-		if (binding->device != device || binding->offset != offset || binding->size != size)
-			continue;
-		*at = binding->next;
-		sim_vmm_drop(binding->memory);
-		free(binding);
-		return sim_object_unlock(CUDA_SUCCESS);
-	}
+	for (struct sim_binding *at = handle->bindings; at; at = at->next)
+		if (at->device == device && at->offset == offset && at->size == size) {
+			sim_physical_unbind(&handle->bindings, device, offset, size);
+			return sim_object_unlock(CUDA_SUCCESS);
+		}
 	return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
-}
-
-void sim_multicast_bindings_drop(struct sim_binding *bindings)
-{
-	while (bindings) {
-		struct sim_binding *binding = bindings;
-		bindings = binding->next;
-		sim_vmm_drop(binding->memory);
-		free(binding);
-	}
 }

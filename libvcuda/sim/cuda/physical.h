@@ -1,5 +1,5 @@
 /*
- * Physical memory and its handle, for the files that map it, export it or bind it: cuda/vmm.c creates and maps it,
+ * Physical memory and its handle, for the files that map it, export it or bind it: cuda/vmm.c maps it,
  * cuda/multicast.c combines memory of several cards.
  */
 #ifndef CUDA_PHYSICAL_H
@@ -27,12 +27,29 @@ struct sim_physical {
 	struct sim_binding *bindings;
 };
 
+/* Physical memory that a multicast object or an endpoint has at an offset. */
+struct sim_binding {
+	CUdevice device;
+	size_t offset, size;
+	struct sim_physical *memory;
+	struct sim_binding *next;
+};
+
+#define SIM_ANY_DEVICE (-1)
+
 /* Under the lock. */
-CUresult sim_vmm_new(struct sim_physical **out, const CUmemAllocationProp *properties, unsigned card, size_t size,
+CUresult sim_physical_new(struct sim_physical **out, const CUmemAllocationProp *properties, unsigned card, size_t size,
                           bool charges);
+void sim_physical_release(struct sim_physical *physical); /* a handle of the program */
+void sim_physical_drop(struct sim_physical *physical);    /* a mapping or a binding */
+char *sim_physical_backing(struct sim_physical *physical);
+bool sim_physical_fits(const struct sim_physical *physical, size_t offset, size_t size);
+CUresult sim_physical_bind(struct sim_binding **list, CUdevice device, size_t offset, size_t size,
+                           struct sim_physical *memory);
+/* Ends the bindings that begin in the range. Returns whether there were any. */
+bool sim_physical_unbind(struct sim_binding **list, CUdevice device, size_t offset, size_t size);
 /* Locks and checks. In this part of the interface an invalid handle is CUDA_ERROR_INVALID_VALUE. */
-CUresult sim_vmm_lock(CUmemGenericAllocationHandle handle);
-void sim_multicast_bindings_drop(struct sim_binding *bindings);
+CUresult sim_physical_lock(CUmemGenericAllocationHandle handle);
 /* Whether the device is on a board with NVSwitches and can multicast. */
 bool sim_attribute_multicasts(CUdevice device);
 

@@ -38,7 +38,7 @@ SIM_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *
 	if (!out || flags || type != FD || !sim_share_adopt((int)(intptr_t)handle, &card, &size) || size != 1)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
-	*out = sim_pool_new(sim_memory_ordinal(card), SIM_DEVICE_MEMORY);
+	*out = sim_pool_new(sim_device_ordinal(card), SIM_DEVICE_MEMORY);
 	if (*out)
 		(*out)->is_imported = true;
 	return sim_object_unlock(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);

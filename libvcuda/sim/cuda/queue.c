@@ -1,72 +1,14 @@
 /*
- * The queues of the streams: submitting work to a stream, or to the graph that the stream is capturing, finishing it,
- * and waiting for it. cuda/engine.c decides when work begins and ends; its effects are in cuda/copy.c and other files.
+ * The queues of the streams: submitting work to a stream, or to the graph that the stream is capturing, and waiting for
+ * it. cuda/engine.c decides when work begins and ends, cuda/finish.c carries it out and ends it.
  */
 #include "cuda/queue.h"
 
 #include <stdlib.h>
 
-#include "cuda/graph_memory.h"
 #include "state/clock.h"
 
 #define RUN_AHEAD 1024u /* launches that a stream holds; the next one blocks */
-
-static struct {
-	struct sim_engine *list[256];
-	unsigned count;
-} engines;
-
-void sim_queue_perform(struct sim_work *work)
-{
-	switch (work->type) {
-	case CU_GRAPH_NODE_TYPE_MEMCPY: sim_copy_perform(&work->copy); break;
-	case CU_GRAPH_NODE_TYPE_MEMSET: sim_copy_fill_perform(&work->fill); break;
-	case CU_GRAPH_NODE_TYPE_MEM_ALLOC: sim_graph_memory_alloc(work); break;
-	case CU_GRAPH_NODE_TYPE_MEM_FREE: sim_graph_memory_free(work); break;
-	case CU_GRAPH_NODE_TYPE_HOST:
-		if (work->host.function)
-			work->host.function(work->host.argument);
-		else
-			work->host.callback(work->host.stream, CUDA_SUCCESS, work->host.argument);
-		break;
-	default: break;
-	}
-}
-
-/* Contexts are never freed, and neither are their engines. */
-struct sim_engine *sim_queue_engine_of(struct sim_context *context)
-{
-	struct sim_engine *engine = context->engine;
-
-	if (engine || !(engine = calloc(1, sizeof *engine)))
-		return engine;
-	engine->context = context;
-	engine->number = engines.count;
-	engine->card = sim_driver.devices[context->device].card;
-	sim_clock_condition_init(&engine->work);
-	sim_clock_condition_init(&engine->progress);
-	if (engines.count < sizeof engines.list / sizeof *engines.list)
-		engines.list[engines.count] = engine;
-	engines.count++;
-	return context->engine = engine;
-}
-
-void sim_queue_wake_engines(void)
-{
-	for (unsigned i = 0; i < engines.count && i < sizeof engines.list / sizeof *engines.list; i++) {
-		if (engines.list[i]->is_running)
-			sim_engine_wake(engines.list[i]);
-		sim_clock_signal(&engines.list[i]->progress);
-	}
-}
-
-static void wait_progress(struct sim_engine *engine)
-{
-	engine->waiting++;
-	sim_engine_wake(engine); /* the engine may sleep longer than the waiting thread wants */
-	sim_clock_wait(&engine->progress, &sim_driver.lock, SIM_NEVER);
-	engine->waiting--;
-}
 
 /* Checks the work's event. If a wait for it makes the stream join a capture, the stream joins. Under the lock. */
 static CUresult check_event(struct sim_stream *stream, const struct sim_work *work)
@@ -114,31 +56,6 @@ static CUresult bind_event(struct sim_work *work)
 	return CUDA_SUCCESS;
 }
 
-void sim_queue_finish(struct sim_engine *engine, struct sim_stream *stream, uint64_t time)
-{
-	struct sim_work *work = stream->head;
-	bool is_event = work->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD || work->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT;
-
-	stream->head = work->next;
-	if (!stream->head)
-		stream->tail = NULL;
-	stream->last_end = time;
-	stream->launches -= work->share != 0;
-	engine->pending--;
-	if (work->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
-		work->moment->reached = true;
-		work->moment->time = time;
-		sim_queue_wake_engines();
-	}
-	if (is_event)
-		sim_event_moment_drop(work->moment);
-	free(work);
-	if (stream->is_ending && !stream->head)
-		sim_queue_end(stream);
-	if (engine->waiting)
-		sim_clock_signal(&engine->progress);
-}
-
 static CUresult append(struct sim_engine *engine, struct sim_stream *stream, const struct sim_work *template)
 {
 	struct sim_work *work = malloc(sizeof *work);
@@ -159,7 +76,7 @@ static CUresult append(struct sim_engine *engine, struct sim_stream *stream, con
 	stream->launches += work->share != 0;
 	engine->pending++;
 	if (stream->head == work || engine->waiting)
-		sim_engine_wake(engine);
+		sim_engines_wake(engine);
 	return CUDA_SUCCESS;
 }
 
@@ -174,7 +91,7 @@ static CUresult perform_at_once(struct sim_engine *engine, struct sim_stream *st
 	if (work->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
 		work->moment->reached = true;
 		work->moment->time = stream->last_end = start;
-		sim_queue_wake_engines();
+		sim_engines_wake_all();
 		sim_event_moment_drop(work->moment);
 		return CUDA_SUCCESS;
 	}
@@ -184,7 +101,7 @@ static CUresult perform_at_once(struct sim_engine *engine, struct sim_stream *st
 	}
 	(void)engine;
 	pthread_mutex_unlock(&sim_driver.lock);
-	sim_queue_perform(work);
+	sim_finish_perform(work);
 	sim_clock_pay(work->duration);
 	if (work->duration > 20000)
 		sim_clock_sleep_until(end);
@@ -218,13 +135,14 @@ static CUresult enqueue(struct sim_stream *stream, struct sim_work *work, bool w
 	struct sim_context *context = stream->object.context;
 	struct sim_engine *engine = stream->engine;
 
+	sim_driver.settle = sim_queue_settle;
 	TRY(bind_event(work));
 	work->context = context;
 	work->share = share_of_work(work);
 	if (can_be_done_at_once(engine, work, wait))
 		return perform_at_once(engine, stream, work);
 	while (work->share && stream->launches >= RUN_AHEAD) {
-		wait_progress(engine);
+		sim_engines_wait(engine);
 		if (!context->alive)
 			return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	}
@@ -232,7 +150,7 @@ static CUresult enqueue(struct sim_stream *stream, struct sim_work *work, bool w
 	uint64_t sequence = engine->sequence;
 	while (result == CUDA_SUCCESS && wait && sim_object_is(stream, SIM_STREAM) && stream->head &&
 	       stream->head->sequence <= sequence)
-		wait_progress(engine);
+		sim_engines_wait(engine);
 	return result;
 }
 
@@ -255,30 +173,14 @@ CUresult sim_queue_submit(CUstream handle, const struct sim_work *submitted, boo
 	return sim_object_unlock(result);
 }
 
-void sim_queue_end(struct sim_stream *stream)
-{
-	struct sim_stream **at = &stream->engine->streams;
-
-	if (!stream->is_ending)
-		sim_object_hide(stream);
-	stream->is_ending = true;
-	if (stream->head)
-		return;
-	while (*at != stream)
-		at = &(*at)->next;
-	*at = stream->next;
-	free(stream->object.owned);
-	free(stream);
-}
-
 void sim_queue_drain(struct sim_context *context)
 {
 	struct sim_engine *engine = context->engine;
 
 	while (engine && engine->pending)
-		wait_progress(engine);
+		sim_engines_wait(engine);
 	if (engine && engine->is_running)
-		sim_engine_wake(engine);
+		sim_engines_wake(engine);
 }
 
 /* Waits until all work that was submitted before is done. */
@@ -289,7 +191,7 @@ static void settle(struct sim_engine *engine)
 	for (struct sim_stream *at = engine->streams; at;) {
 		bool busy = at->head && at->head->sequence <= sequence;
 		if (busy)
-			wait_progress(engine);
+			sim_engines_wait(engine);
 		at = busy ? engine->streams : at->next; /* streams may have been destroyed meanwhile */
 	}
 }
@@ -303,63 +205,46 @@ static bool may_use(const struct sim_engine *engine, const struct sim_context *c
 	                           (user->device == context->device && (user->sm_count || context->sm_count)));
 }
 
-static struct sim_engine *next_user(const struct sim_context *context, unsigned *at)
+static struct sim_engine *next_user(const struct sim_context *context, struct sim_engine *engine)
 {
-	while (*at < engines.count && *at < sizeof engines.list / sizeof *engines.list) {
-		struct sim_engine *engine = engines.list[(*at)++];
-		if (may_use(engine, context))
-			return engine;
-	}
-	return NULL;
+	while (engine && !may_use(engine, context))
+		engine = engine->next;
+	return engine;
 }
 
 void sim_queue_settle(const struct sim_context *context)
 {
 	struct sim_engine *engine;
-	unsigned at = 0;
 
-	if (sim_engine_is_this() || !next_user(context, &at))
+	if (sim_engine_is_this() || !next_user(context, sim_engines_first()))
 		return;
 	pthread_mutex_unlock(&sim_driver.lock);
 	sim_clock_pay(SIM_COST_SYNCHRONIZE);
 	pthread_mutex_lock(&sim_driver.lock);
-	for (at = 0; (engine = next_user(context, &at)) != NULL;)
+	for (engine = next_user(context, sim_engines_first()); engine; engine = next_user(context, engine->next))
 		settle(engine);
-}
-
-void sim_queue_wait_ended(struct sim_context *context)
-{
-	while (context->is_ending)
-		wait_progress(context->engine);
-}
-
-void sim_queue_ended(struct sim_context *context)
-{
-	context->is_ending = false;
-	if (context->engine)
-		sim_clock_signal(&context->engine->progress);
 }
 
 void sim_queue_forget_all(struct sim_context *context)
 {
 	while (context->engine && context->engine->streams) {
 		sim_capture_forget(&context->engine->streams->place);
-		sim_queue_end(context->engine->streams);
+		sim_finish_stream(context->engine->streams);
 	}
 }
 
 CUresult sim_queue_wait_moment(struct sim_moment *moment)
 {
-	struct sim_engine *engine = engines.count ? engines.list[0] : NULL;
+	struct sim_engine *first = sim_engines_first();
 
 	moment->references++;
 	/* The engine that reaches the moment wakes all engines. */
-	while (engine && !moment->reached) {
-		for (unsigned i = 0; i < engines.count && i < sizeof engines.list / sizeof *engines.list; i++)
-			engines.list[i]->waiting++, sim_engine_wake(engines.list[i]);
-		sim_clock_wait(&engine->progress, &sim_driver.lock, SIM_NEVER);
-		for (unsigned i = 0; i < engines.count && i < sizeof engines.list / sizeof *engines.list; i++)
-			engines.list[i]->waiting -= engines.list[i]->waiting > 0;
+	while (first && !moment->reached) {
+		for (struct sim_engine *engine = first; engine; engine = engine->next)
+			engine->waiting++, sim_engines_wake(engine);
+		sim_clock_wait(&first->progress, &sim_driver.lock, SIM_NEVER);
+		for (struct sim_engine *engine = first; engine; engine = engine->next)
+			engine->waiting -= engine->waiting > 0;
 	}
 	sim_event_moment_drop(moment);
 	return CUDA_SUCCESS;
@@ -392,7 +277,7 @@ SIM_EXPORT CUresult cuStreamSynchronize(CUstream handle)
 	uint64_t sequence = stream->engine->sequence;
 	struct sim_engine *engine = stream->engine;
 	while (result == CUDA_SUCCESS && sim_object_is(stream, SIM_STREAM) && !is_done(stream, sequence))
-		wait_progress(engine);
+		sim_engines_wait(engine);
 	return sim_object_unlock(result);
 }
 

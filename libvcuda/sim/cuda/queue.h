@@ -16,6 +16,7 @@ enum { SIM_COPY_TO_CARD, SIM_COPY_FROM_CARD, SIM_COPY_ENGINES };
 
 struct sim_engine {
 	struct sim_context *context;
+	struct sim_engine *next; /* of this process */
 	unsigned number;         /* of the context in this process */
 	unsigned card;
 	bool is_running;         /* a thread exists */
@@ -37,33 +38,32 @@ struct sim_engine {
 	uint64_t busy_since;     /* when kernels began to run; 0: none runs */
 };
 
-/* Under the lock. */
-struct sim_engine *sim_queue_engine_of(struct sim_context *context);
-void sim_engine_wake(struct sim_engine *engine);
+/* Under the lock, like all that follows but sim_finish_perform. */
+struct sim_engine *sim_engines_of(struct sim_context *context); /* made with the context's first stream */
+struct sim_engine *sim_engines_first(void);
+void sim_engines_wake(struct sim_engine *engine);
+void sim_engines_wake_all(void); /* an event was reached: other engines may wait for it */
+void sim_engines_wait(struct sim_engine *engine); /* for progress */
 bool sim_engine_start(struct sim_engine *engine);
 bool sim_engine_is_this(void); /* the calling thread is an engine's */
-void sim_queue_wake_engines(void); /* an event was reached: other engines may wait for it */
 
+/* Carries out the work's effect; called without the lock. */
+void sim_finish_perform(struct sim_work *work);
+/* Takes the first work off a stream and frees what it holds. */
+void sim_finish_work(struct sim_engine *engine, struct sim_stream *stream, uint64_t time);
 /* Ends the stream's handle. The stream itself ends when its work is done. */
-void sim_queue_end(struct sim_stream *stream);
+void sim_finish_stream(struct sim_stream *stream);
+
 /*
  * Waits until the work that streams hold now and that may use the context's memory is done; NULL: the streams of all
- * contexts. Under the lock, which is released while there is something to wait for. A call that an engine itself
- * carries out does not wait.
+ * contexts. The lock is released while there is something to wait for. A call that an engine itself carries out does
+ * not wait.
  */
 void sim_queue_settle(const struct sim_context *context);
-/* Waits until nothing is left of a context that ends. */
-void sim_queue_wait_ended(struct sim_context *context);
-/* Marks the context as ended. */
-void sim_queue_ended(struct sim_context *context);
 /* Waits until the context's streams are empty. */
 void sim_queue_drain(struct sim_context *context);
 /* Forgets the streams of a context that ends; they are empty. */
 void sim_queue_forget_all(struct sim_context *context);
-/* Takes the first work off a stream and frees what it holds. */
-void sim_queue_finish(struct sim_engine *engine, struct sim_stream *stream, uint64_t time);
-
 CUresult sim_queue_wait_moment(struct sim_moment *moment);
-CUresult sim_event_renew(struct sim_event *event, struct sim_work *work);
 
 #endif

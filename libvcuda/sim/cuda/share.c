@@ -47,7 +47,7 @@ bool sim_share_adopt(int fd, unsigned *card, size_t *size)
 		return false;
 	for (*card = 0; *card < sim_state_card_count(); *card += 1)
 		if (memcmp(sim_state_card(*card)->uuid, note.uuid, sizeof note.uuid) == 0 &&
-		    sim_memory_ordinal(*card) >= 0)
+		    sim_device_ordinal(*card) >= 0)
 			break;
 	*size = note.size;
 	return *card < sim_state_card_count();

@@ -31,7 +31,7 @@ static void drop_tile(struct sim_tile **at)
 	struct sim_tile *tile = *at;
 
 	*at = tile->next;
-	sim_vmm_drop(tile->memory);
+	sim_physical_drop(tile->memory);
 	free(tile);
 }
 

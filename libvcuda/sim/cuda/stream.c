@@ -17,7 +17,7 @@ static _Thread_local unsigned last_own;
 
 static struct sim_stream *create_stream(struct sim_context *context, unsigned flags, int priority)
 {
-	struct sim_engine *engine = sim_queue_engine_of(context);
+	struct sim_engine *engine = sim_engines_of(context);
 	struct sim_stream *stream = engine ? sim_object_create(sizeof *stream, SIM_STREAM, context) : NULL;
 
 	if (!stream)
@@ -149,7 +149,7 @@ SIM_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 {
 	TRY(sim_object_lock(stream, SIM_STREAM));
 	sim_capture_forget(&stream->place);
-	sim_queue_end(stream);
+	sim_finish_stream(stream);
 	return sim_object_unlock(CUDA_SUCCESS);
 }
 
@@ -189,25 +189,4 @@ SIM_EXPORT CUresult cuStreamGetId(CUstream stream, unsigned long long *id)
 	TRY(id ? sim_stream_check(stream) : CUDA_ERROR_INVALID_VALUE);
 	*id = (unsigned long long)(uintptr_t)stream;
 	return CUDA_SUCCESS;
-}
-
-static CUresult submit_host_call(CUstream stream, struct sim_host_call call)
-{
-	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = call};
-
-	return sim_queue_submit(stream, &work, false);
-}
-
-SIM_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument)
-{
-	if (!function)
-		return CUDA_ERROR_INVALID_VALUE;
-	return submit_host_call(stream, (struct sim_host_call){.function = function, .argument = argument});
-}
-
-SIM_EXPORT CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *argument, unsigned flags)
-{
-	if (!callback || flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	return submit_host_call(stream, (struct sim_host_call){.callback = callback, .argument = argument, .stream = stream});
 }

@@ -5,7 +5,7 @@
 #ifndef CUDA_STREAM_H
 #define CUDA_STREAM_H
 
-#include "cuda/graph.h"
+#include "cuda/capture.h"
 
 struct sim_stream {
 	struct sim_object object;
@@ -35,13 +35,19 @@ struct sim_event {
 /* For the simulator's own use: a non-blocking stream with the priority of `like`, and an event without timing. */
 CUstream sim_stream_new(struct sim_context *context, CUstream like);
 CUevent sim_event_new(struct sim_context *context);
-/* frees what the context's events hold before they end; under the lock */
+CUresult sim_event_destroy(CUevent event);
+/* frees what the context's events hold before they end; under the lock, like the next two functions */
 void sim_event_drop_all(struct sim_context *context);
+/* Gives the event a new moment, which the work shares. */
+CUresult sim_event_renew(struct sim_event *event, struct sim_work *work);
+void sim_event_moment_drop(struct sim_moment *moment);
 
 CUresult cuStreamDestroy_v2(CUstream stream);
-CUresult cuEventDestroy_v2(CUevent event);
 
 /* Locks and finds the stream of a handle, which may be NULL, the legacy or the per-thread stream. */
 CUresult sim_stream_lock(CUstream handle, struct sim_stream **stream);
+/* The same for its place in a capture. The default stream has none. */
+CUresult sim_stream_lock_place(CUstream stream, struct sim_place **place);
+bool sim_stream_is_legacy(CUstream stream);
 
 #endif

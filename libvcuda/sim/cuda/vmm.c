@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "cuda/physical.h"
-#include "cuda/queue.h"
 
 struct range {
 	CUdeviceptr base;
@@ -97,28 +96,6 @@ SIM_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUm
 	return CUDA_SUCCESS;
 }
 
-CUresult sim_vmm_new(struct sim_physical **out, const CUmemAllocationProp *properties, unsigned card, size_t size,
-                          bool charges)
-{
-	struct sim_physical *physical;
-
-	TRY(charges ? sim_init_result(sim_ledger_reserve(card, size)) : CUDA_SUCCESS);
-	physical = sim_object_create(sizeof *physical, SIM_PHYSICAL, NULL);
-	if (!physical) {
-		if (charges)
-			sim_ledger_release(card, size);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	physical->properties = *properties;
-	physical->card = card;
-	physical->size = size;
-	physical->charged = charges ? size : 0;
-	physical->handles = 1;
-	physical->fd = physical->shared = physical->life = -1;
-	*out = physical;
-	return CUDA_SUCCESS;
-}
-
 SIM_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                                 const CUmemAllocationProp *properties, unsigned long long flags)
 {
@@ -130,68 +107,29 @@ SIM_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t siz
 	if (size > sim_state_card(card)->memory)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&sim_driver.lock);
-	return sim_object_unlock(sim_vmm_new(handle, properties, card, size, true));
-}
-
-static void bury(struct sim_physical *physical)
-{
-	if (physical->handles || physical->mappings)
-		return;
-	if (physical->shared >= 0)
-		sim_shares_release(physical->shared);
-	else if (physical->charged)
-		sim_ledger_release(physical->card, physical->charged);
-	if (physical->life >= 0)
-		close(physical->life);
-	if (physical->backing)
-		munmap(physical->backing, physical->size);
-	if (physical->fd >= 0)
-		close(physical->fd);
-	sim_multicast_bindings_drop(physical->bindings);
-	sim_object_destroy(physical);
-}
-
-void sim_vmm_drop(struct sim_physical *physical)
-{
-	physical->mappings--;
-	bury(physical);
-}
-
-unsigned long long sim_vmm_handle_types(const struct sim_physical *physical)
-{
-	return (unsigned long long)physical->properties.requestedHandleTypes;
-}
-
-char *sim_vmm_backing(struct sim_physical *physical)
-{
-	if (physical->backing)
-		return physical->backing;
-	if (physical->fd < 0)
-		physical->fd = sim_share_create(physical->card, physical->size);
-	if (physical->fd < 0)
-		return NULL;
-	void *at = mmap(NULL, physical->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, physical->fd, 0);
-	return physical->backing = at == MAP_FAILED ? NULL : at;
-}
-
-CUresult sim_vmm_lock(CUmemGenericAllocationHandle handle)
-{
-	CUresult result = sim_object_lock(handle, SIM_PHYSICAL);
-
-	if (result == CUDA_SUCCESS && !handle->handles) {
-		pthread_mutex_unlock(&sim_driver.lock);
-		result = CUDA_ERROR_INVALID_VALUE;
-	}
-	return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
+	return sim_object_unlock(sim_physical_new(handle, properties, card, size, true));
 }
 
 SIM_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-	TRY(sim_vmm_lock(handle));
-	handle->handles--;
-	bury(handle);
+	TRY(sim_physical_lock(handle));
+	sim_physical_release(handle);
 	return sim_object_unlock(CUDA_SUCCESS);
 }
+
+static void unmap_physical(struct sim_allocation *allocation)
+{
+	sim_physical_drop(allocation->physical);
+}
+
+static char *physical_backing(struct sim_allocation *allocation)
+{
+	char *backing = sim_physical_backing(allocation->physical);
+
+	return backing ? backing + allocation->offset : NULL;
+}
+
+static const struct sim_payer physical_payer = {.give = unmap_physical, .backing = physical_backing};
 
 static CUresult map_physical(CUdeviceptr pointer, size_t size, size_t offset, struct sim_physical *physical)
 {
@@ -205,6 +143,7 @@ static CUresult map_physical(CUdeviceptr pointer, size_t size, size_t offset, st
 	allocation->memory = SIM_MAPPED_MEMORY;
 	allocation->card = physical->card;
 	allocation->physical = physical;
+	allocation->payer = &physical_payer;
 	allocation->offset = offset;
 	if (sim_allocation_insert(allocation)) {
 		physical->mappings++;
@@ -219,7 +158,7 @@ SIM_EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CU
 {
 	if (!size || size % SIM_GRANULARITY || pointer % SIM_GRANULARITY || offset % SIM_GRANULARITY || flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	TRY(sim_vmm_lock(handle));
+	TRY(sim_physical_lock(handle));
 	return sim_object_unlock(map_physical(pointer, size, offset, handle));
 }
 
@@ -272,7 +211,7 @@ SIM_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
 	TRY(over_mappings(pointer, size, set_ending, true));
 	pthread_mutex_lock(&sim_driver.lock);
-	sim_queue_settle(NULL);
+	sim_allocation_settle(NULL);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return over_mappings(pointer, size, unmap, 0);
 }
@@ -319,7 +258,7 @@ SIM_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *ha
 SIM_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
                                                            CUmemGenericAllocationHandle handle)
 {
-	TRY(properties ? sim_vmm_lock(handle) : CUDA_ERROR_INVALID_VALUE);
+	TRY(properties ? sim_physical_lock(handle) : CUDA_ERROR_INVALID_VALUE);
 	*properties = handle->properties;
 	return sim_object_unlock(CUDA_SUCCESS);
 }
@@ -327,7 +266,7 @@ SIM_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *
 /* Imported memory is exported again with the lock of the one that exported it first. */
 static int export_physical(struct sim_physical *physical)
 {
-	if (!sim_vmm_backing(physical))
+	if (!sim_physical_backing(physical))
 		return -1;
 	if (physical->life < 0 && physical->charged) {
 		uint32_t generation = 0;
@@ -342,7 +281,7 @@ SIM_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocati
 {
 	if (!out || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_vmm_lock(handle);
+	CUresult result = sim_physical_lock(handle);
 	if (result != CUDA_SUCCESS)
 		return result;
 	int fd = -1;
@@ -387,8 +326,8 @@ SIM_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle 
 	}
 	pthread_mutex_lock(&sim_driver.lock);
 	properties.requestedHandleTypes = type;
-	properties.location.id = sim_memory_ordinal(card);
-	CUresult result = sim_vmm_new(handle, &properties, card, size, false);
+	properties.location.id = sim_device_ordinal(card);
+	CUresult result = sim_physical_new(handle, &properties, card, size, false);
 	if (result == CUDA_SUCCESS) {
 		(*handle)->fd = fd;
 		(*handle)->life = life;

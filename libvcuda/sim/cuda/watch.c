@@ -30,7 +30,7 @@ static void finish(struct watch *watch)
 	watch->moment->reached = true;
 	watch->moment->time = sim_clock_now();
 	sim_event_moment_drop(watch->moment);
-	sim_queue_wake_engines();
+	sim_engines_wake_all();
 	pthread_mutex_unlock(&sim_driver.lock);
 	free(watch->argument);
 	free(watch);
@@ -166,7 +166,7 @@ CUresult sim_watch(CUstream stream, sim_condition condition, void *argument)
 		result = result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
 	}
 	if (event)
-		cuEventDestroy_v2(event);
+		sim_event_destroy(event);
 	if (result != CUDA_SUCCESS) {
 		free(argument);
 		free(watch);

@@ -106,18 +106,14 @@ CUresult cuStreamIsCapturing(CUstream stream, int *status);
 /* Enters the kernel into its meeting, or checks again. Returns whether all have come, and stores since when. */
 bool sim_meeting_join(struct sim_work *work, uint64_t time, uint64_t *since);
 
-/* Carries out the work's effect; called without the lock. */
-void sim_queue_perform(struct sim_work *work);
-
-CUresult sim_copy_submit(const struct sim_copy *copy, CUstream stream, bool wait);
 CUresult sim_copy_check(const struct sim_copy *copy);
+bool sim_copy_is_nothing(const struct sim_copy *copy);
+CUdeviceptr sim_copy_row(const struct sim_side *side, size_t row, size_t slice); /* where a row begins */
 void sim_copy_perform(const struct sim_copy *copy);
 uint64_t sim_copy_duration(struct sim_copy *copy, const struct sim_context *context);
-CUresult sim_box_copy_from_3d(const CUDA_MEMCPY3D *parameters, struct sim_copy *copy);
+CUresult sim_copy_call_from_3d(const CUDA_MEMCPY3D *parameters, struct sim_copy *copy);
 uint64_t sim_copy_fill_duration(const struct sim_fill *fill, const struct sim_context *context);
 CUresult sim_copy_fill_check(const struct sim_fill *fill);
 void sim_copy_fill_perform(const struct sim_fill *fill);
-
-void sim_event_moment_drop(struct sim_moment *moment); /* under the lock */
 
 #endif

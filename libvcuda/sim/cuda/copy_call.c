@@ -1,11 +1,123 @@
 /*
- * The driver calls for copies of two and three dimensions, copies from and to arrays, and fills. They turn their
- * parameters into a sim_copy or sim_fill, which cuda/copy.c checks and carries out.
+ * The calls for copies, of one to three dimensions and from and to arrays, and for fills. They turn their parameters into
+ * a sim_copy or sim_fill, which cuda/copy.c checks and carries out, and submit it.
  */
-#include <string.h>
-
 #include "cuda/array.h"
+#include "cuda/work.h"
 #include "state/clock.h"
+
+#define HOST(pointer) ((CUdeviceptr)(uintptr_t)(pointer))
+
+static bool is_known_side(const struct sim_side *side)
+{
+	if (side->on_card)
+		return true;
+	pthread_mutex_lock(&sim_driver.lock);
+	bool known = sim_allocation_at(sim_copy_row(side, 0, 0), 0) != NULL;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return known;
+}
+
+static CUresult submit_copy(const struct sim_copy *copy, CUstream stream, bool wait)
+{
+	struct sim_context *context;
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *copy};
+	int capturing = 0;
+	CUresult result = sim_context_current(&context);
+
+	if (result == CUDA_SUCCESS)
+		result = cuStreamIsCapturing(stream, &capturing);
+	if (result == CUDA_SUCCESS && !capturing) /* an allocation node's memory does not exist yet */
+		result = sim_copy_check(copy);
+	if (result != CUDA_SUCCESS || sim_copy_is_nothing(copy))
+		return result;
+	work.duration = sim_copy_duration(&work.copy, context);
+	/* A program may free unregistered host memory as soon as the call returns, so the call waits. */
+	work.copy.to.is_ours = is_known_side(&copy->to);
+	work.copy.from.is_ours = is_known_side(&copy->from);
+	bool pageable = !work.copy.to.is_ours || !work.copy.from.is_ours;
+	sim_clock_pay(SIM_COST_COPY);
+	return sim_queue_submit(stream, &work, wait || (pageable && !capturing));
+}
+
+static CUresult copy_line(CUdeviceptr to, bool to_card, CUdeviceptr from, bool from_card, size_t bytes,
+                          CUstream stream, bool wait)
+{
+	struct sim_copy copy = {
+		.to = {.base = to, .on_card = to_card},
+		.from = {.base = from, .on_card = from_card},
+		.width = bytes,
+		.height = 1,
+		.depth = 1,
+	};
+	return submit_copy(&copy, stream, wait);
+}
+
+SIM_EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+	return copy_line(to, false, from, false, bytes, NULL, true);
+}
+
+SIM_EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	return copy_line(to, false, from, false, bytes, stream, false);
+}
+
+SIM_EXPORT CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+                                 size_t bytes)
+{
+	(void)to_context;
+	(void)from_context;
+	return copy_line(to, true, from, true, bytes, NULL, true);
+}
+
+SIM_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+                                      size_t bytes, CUstream stream)
+{
+	(void)to_context;
+	(void)from_context;
+	return copy_line(to, true, from, true, bytes, stream, false);
+}
+
+SIM_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
+{
+	return copy_line(to, true, HOST(from), false, bytes, NULL, true);
+}
+
+SIM_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+	return copy_line(to, true, HOST(from), false, bytes, stream, false);
+}
+
+SIM_EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
+{
+	return copy_line(HOST(to), false, from, true, bytes, NULL, true);
+}
+
+SIM_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	return copy_line(HOST(to), false, from, true, bytes, stream, false);
+}
+
+SIM_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+	return copy_line(to, true, from, true, bytes, NULL, true);
+}
+
+SIM_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	return copy_line(to, true, from, true, bytes, stream, false);
+}
+
+static CUresult side_of_array(CUarray array, struct sim_side *side)
+{
+	TRY(sim_object_lock(array, SIM_ARRAY));
+	side->base = array->base;
+	side->pitch = array->pitch;
+	side->rows = array->rows;
+	side->on_card = true;
+	return sim_object_unlock(CUDA_SUCCESS);
+}
 
 static CUresult side_of(int type, const void *host, CUdeviceptr device, CUarray array, size_t pitch, size_t rows,
                         struct sim_side *side)
@@ -19,12 +131,12 @@ static CUresult side_of(int type, const void *host, CUdeviceptr device, CUarray 
 		side->base = device;
 		side->on_card = true;
 		return CUDA_SUCCESS;
-	case CU_MEMORYTYPE_ARRAY: return sim_array_side(array, side);
+	case CU_MEMORYTYPE_ARRAY: return side_of_array(array, side);
 	default: return CUDA_ERROR_INVALID_VALUE;
 	}
 }
 
-CUresult sim_box_copy_from_3d(const CUDA_MEMCPY3D *p, struct sim_copy *copy)
+CUresult sim_copy_call_from_3d(const CUDA_MEMCPY3D *p, struct sim_copy *copy)
 {
 	if (!p || p->srcLOD || p->dstLOD)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -48,8 +160,8 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *parameters, CUstream stream, bool w
 {
 	struct sim_copy copy;
 
-	TRY(sim_box_copy_from_3d(parameters, &copy));
-	return sim_copy_submit(&copy, stream, wait);
+	TRY(sim_copy_call_from_3d(parameters, &copy));
+	return submit_copy(&copy, stream, wait);
 }
 
 static CUresult copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool wait)
@@ -113,15 +225,13 @@ static CUresult copy_array(CUarray to, CUarray from, size_t to_offset, size_t fr
 		.height = 1,
 		.depth = 1,
 	};
-	CUresult result = to ? sim_array_side(to, &copy.to) : CUDA_SUCCESS;
+	CUresult result = to ? side_of_array(to, &copy.to) : CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS && from)
-		result = sim_array_side(from, &copy.from);
+		result = side_of_array(from, &copy.from);
 	copy.to.x = to_offset;
 	copy.from.x = from_offset;
-	return result == CUDA_SUCCESS ? sim_copy_submit(&copy, stream, wait) : result;
+	return result == CUDA_SUCCESS ? submit_copy(&copy, stream, wait) : result;
 }
-
-#define HOST(pointer) ((CUdeviceptr)(uintptr_t)(pointer))
 
 SIM_EXPORT CUresult cuMemcpyDtoA_v2(CUarray to, size_t offset, CUdeviceptr from, size_t bytes)
 {
