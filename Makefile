@@ -8,6 +8,11 @@ BENCH ?= hook
 FUZZ_SECONDS ?= 60
 FUZZ ?=
 RELEASES ?=
+SEED ?=
+COUNT ?=
+ONLY ?=
+RECORD ?=
+OUT ?=
 ROWS ?=
 NODE ?= $(abspath $(BUILD))/node
 PRIORITY ?= -10
@@ -17,7 +22,7 @@ export VGPU_BUILD := $(abspath $(BUILD))
 export PATH := $(VGPU_BUILD)/tools/bin:$(VGPU_BUILD)/tools/sbin:$(VGPU_BUILD)/tools/usr/bin:$(VGPU_BUILD)/tools/usr/sbin:$(PATH):/usr/sbin:/sbin
 
 .NOTPARALLEL:
-.PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz deb rpm images clean \
+.PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz mutants deb rpm images clean \
         simulated-node simulated-node-remove compatibility packages-build packages-rpm packages-arm64 packages-images packages-demo \
         packages-node packages-test packages-long
 
@@ -140,6 +145,14 @@ images: packages-images $(VENV)/.stamp-images
 fuzz: setup
 	@$(PIP) -q --only-binary :all: atheris || echo "fuzz: atheris has no wheel for this Python"
 	@$(BIN)/python tests/fuzz/fuzz.py $(FUZZ_SECONDS) $(BUILD)/fuzz $(FUZZ)
+
+# Plants faults in the product, one at a time, and says which no test finds: COUNT for each language by SEED, or ONLY
+# python or c; with RECORD=tests/mutants/record.jsonl those of the record again. The results lie in build/mutants.jsonl;
+# with OUT=<file> a run that was stopped goes on.
+mutants: setup
+	@$(PIP) -q cosmic-ray pytest-cov
+	@$(BIN)/python tests/mutants/sample.py $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) \
+	  $(if $(ONLY),--only $(ONLY)) $(if $(RECORD),--record $(RECORD)) $(if $(OUT),--out $(OUT))
 
 # Compares real drivers with and without libvcuda in front, and writes the table in docs/compatibility.md. No card is
 # needed. RELEASES names some of the drivers, ROWS parts of rows' names. build/compatibility takes 9 GB.
