@@ -21,8 +21,6 @@ import python_operators
 import sites
 from planting import Tests, Tree
 
-TOO_LONG_S = 600  #: for a run of the tests of one stage
-
 
 class Language:
     areas: ClassVar[dict[str, Sequence[str]]]
@@ -93,7 +91,7 @@ class Python(Language):
     def run(self, file: str, site: sites.Site, tests: Sequence[str]) -> dict[str, Any]:
         self.tests.look_at([name for name in tests if not name.startswith("unit/")])
         with self.tree.planted(file, site.mutated()):
-            return self.tests.find(tests, TOO_LONG_S)
+            return self.tests.find(tests)
 
     def _unit_tests(self, file: str, line: int) -> list[str]:
         """The files of unit tests that run the line's statement; where an import runs it, all that run the module."""
@@ -141,4 +139,4 @@ class C(Language):
         if not self.tests.looked.issuperset(tests) and self.tree.compiles():
             self.tests.look_at(tests)
         with self.tree.planted(file, site.mutated()):
-            return self.tests.find(tests, TOO_LONG_S) if self.tree.compiles() else {"outcome": "not compiled"}
+            return self.tests.find(tests) if self.tree.compiles() else {"outcome": "not compiled"}

@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-CLEAN_S = 1800  #: a run of tests without a fault
-PYTEST = ("-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "-m", "not gpu and not long")
+#: Seconds without a test's end after which a fault has made one hang, and the same without a fault.
+SILENT_S, CLEAN_S = 90, 600
+PYTEST = ("-v", "--tb=no", "-rfE", "-p", "no:cacheprovider", "-m", "not gpu and not long")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 AT_ONCE = ("unit/", "pytest:")
 STOPS = ((signal.SIGINT, 20), (signal.SIGKILL, None))  #: pytest takes down what its tests started
@@ -49,27 +51,41 @@ class Tree:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def test(self, files: Sequence[str], seconds: int, *options: str) -> tuple[str, list[str]]:
-        """passed, failed or timeout, and the tests that failed, below tests/."""
+        """passed, failed or timeout, and the tests that failed or hung for so many seconds, below tests/."""
         python = str(self.root / ".venv/bin/python")
-        command = [python, "-m", "pytest", *PYTEST, *options, *(f"tests/{file}" for file in files)]
+        command = [python, "-u", "-m", "pytest", *PYTEST, *options, *(f"tests/{file}" for file in files)]
         environment = {**os.environ, "VGPU_BUILD": str(self.build), "PYTHONDONTWRITEBYTECODE": "1"}
         with subprocess.Popen(command, cwd=self.root, env=environment, start_new_session=True, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:  # fmt: skip
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:  # fmt: skip
             try:
-                output, _ = process.communicate(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                return "timeout", []
+                output, ended = _read(process, seconds)
             finally:
                 _stop(process)
-        return _verdict(process.returncode, output)
+        return _verdict(process.returncode, output) if ended else ("timeout", [_last_test(output)])
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
+def _read(process: subprocess.Popen[bytes], seconds: int) -> tuple[str, bool]:
+    """What it writes, until it ends or writes nothing for so long, and whether it ended."""
+    assert process.stdout
+    output = b""
+    while select.select([process.stdout], [], [], seconds)[0]:
+        if not (text := os.read(process.stdout.fileno(), 1 << 16)):
+            process.wait(seconds)
+            return output.decode(errors="replace"), True
+        output += text
+    return output.decode(errors="replace"), False
+
+
+def _last_test(output: str) -> str:
+    return output.rpartition("\n")[2].strip().removeprefix("tests/")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
     for number, seconds in STOPS:
         if process.poll() is None:
             os.killpg(process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=seconds)
+                process.wait(seconds)
 
 
 def _verdict(status: int, output: str) -> tuple[str, list[str]]:
@@ -96,14 +112,16 @@ class Tests:
             if outcome != "passed":
                 print(outcome, "without a fault, left out:", *failed, sep="\n  ", flush=True)
 
-    def find(self, files: Sequence[str], seconds: int) -> dict[str, Any]:
+    def find(self, files: Sequence[str]) -> dict[str, Any]:
         """The first test that fails: twice in a row, if it starts processes."""
         left_out = set(self.broken)
         while files:
-            outcome, failed = self.tree.test(files, seconds, "-x", *(f"--deselect=tests/{name}" for name in left_out))
-            if outcome != "failed":
-                return {"outcome": "survived" if outcome == "passed" else outcome, "ran": list(files)}
-            if failed[0].startswith(AT_ONCE) or self.tree.test(failed[:1], seconds)[0] != "passed":
+            outcome, failed = self.tree.test(files, SILENT_S, "-x", *(f"--deselect=tests/{name}" for name in left_out))
+            if outcome == "passed":
+                return {"outcome": "survived", "ran": list(files)}
+            if outcome == "timeout":
+                return {"outcome": "timeout", "by": failed[0]}
+            if failed[0].startswith(AT_ONCE) or self.tree.test(failed[:1], SILENT_S)[0] != "passed":
                 return {"outcome": "killed", "by": failed[0]}
             left_out.add(failed[0])
         return {"outcome": "survived", "ran": []}
