@@ -11,9 +11,19 @@ from pathlib import Path
 LIBVCUDA = "component/libvcuda"
 MEMORY = (
     "limit", "kinds", "on_sim", "contexts", "shared_memory", "virtual_memory", "newer_kinds", "sparse", "graph_memory",
-    "processes", "halted_calls", "host_figure",
 )  # fmt: skip
-RACES = ("pool_races", "share_races", "context_races", "nvml", "video", "bad_input", "lifecycle")
+RACES = (
+    "halted_calls",
+    "processes",
+    "host_figure",
+    "pool_races",
+    "share_races",
+    "context_races",
+    "nvml",
+    "video",
+    "bad_input",
+    "lifecycle",
+)
 SHARES = ("late_launches", "on_sim", "time_slices_borrowed", "change_cost")
 MORE_SHARES = ("time_slices_processes", "time_slices_pauses", "time_slices_forged", "cores", "bad_input", "lifecycle")
 #: Folder -> files of the first and of the second stage.
@@ -21,7 +31,7 @@ C = {
     "libvcuda/src/memory": (MEMORY, RACES),
     "libvcuda/src/compute": (SHARES, MORE_SHARES),
     "libvcuda/src/hooks/nvml": (("nvml", "on_sim"), ("video", "host_figure", "bad_input", "lifecycle")),
-    "libvcuda/src/hooks": (("proc_address", "late_launches", *MEMORY[:-3]), ("cores", *MEMORY[-3:], *RACES)),
+    "libvcuda/src/hooks": (("proc_address", "late_launches", *MEMORY), ("cores", *RACES)),
     "libvcuda/src": (("proc_address", "nvml", *SHARES, *MEMORY[:5]), (*MEMORY[5:], *RACES, *MORE_SHARES)),
 }
 #: Tests with processes, for what no unit test finds. One pattern or more, below tests/.

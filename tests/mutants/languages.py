@@ -49,6 +49,7 @@ class Language:
         found = []
         for number, patterns in enumerate(self.areas.values()):
             found += self._draw(self.tree.sources(patterns), chance, (count + number) // len(self.areas))
+        chance.shuffle(found)  # a run that is stopped early has some of each area
         return found
 
     def _draw(self, sources: dict[str, str], chance: random.Random, count: int) -> list[sites.Identity]:
