@@ -1,0 +1,237 @@
+"""The ledger against a simple model: claims, stops, kill -9 in the middle of a claim, grants that come and go, reboots.
+
+After every step the ledger's commitments equal the model's. A killed claim may have got as far as its record or not;
+the model then asks once which of the two it was, and holds the ledger to the answer from then on.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import hypothesis
+import ledger_node
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from ledger_node import GIB, redeem, share, uuid_of
+
+from vgpu.config import paths
+from vgpu.config.grants import Holder
+from vgpu.config.request import Request
+from vgpu.hook.ledger.ledger import Start
+from vgpu.hook.placement.placement import NoFit
+from vgpu.hook.request.resolve_grants import WantedGrants
+
+CARDS = 2
+Amounts = tuple[int, int]  #: cores and bytes of memory
+
+
+class Container:
+    """What the model knows of one start: its card and amounts while it counts."""
+
+    def __init__(self, start: Start, amounts: Amounts, ids: dict[str, str] | None) -> None:
+        self.start = start
+        self.amounts = amounts
+        self.ids = ids
+        self.card = ""
+        self.alive = True
+
+
+class LedgerAgainstModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory(prefix="vgpu-model-")
+        self.node = ledger_node.Node(Path(self.folder.name), CARDS)
+        self.containers: list[Container] = []
+        self.pairs: list[tuple[dict[str, str], Amounts]] = []  # grants that no container has claimed
+        self.number = 0
+
+    def teardown(self) -> None:
+        self.folder.cleanup()
+
+    @initialize()
+    def begin(self) -> None:
+        assert self.node.commitments() == {}
+
+    # What the model expects
+
+    def expected(self) -> dict[str, tuple[int, int, bool]]:
+        found: dict[str, tuple[int, int, bool]] = {}
+        for container in self.containers:
+            if container.alive and container.card:
+                cores, memory, _ = found.get(container.card, (0, 0, False))
+                found[container.card] = (cores + container.amounts[0], memory + container.amounts[1], False)
+        return found
+
+    @invariant()
+    def the_ledger_equals_the_model(self) -> None:
+        held = {uuid: item for uuid, item in self.node.commitments().items() if item != (0, 0, False)}
+        assert held == self.expected()
+        assert all(cores <= 100 for cores, _, _ in held.values())
+
+    @invariant()
+    def nothing_but_claims_lies_below_run(self) -> None:
+        known = {container.start.container for container in self.containers}
+        assert {name for name in self.directories() - known if not name.startswith(".")} == set()
+
+    def directories(self) -> set[str]:
+        """The claims' directories, and those (.<name>) that a killed hook left until the next start or stop."""
+        folder = Path(self.node.settings.run_dir, "containers")
+        return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+    # Steps
+
+    def made(self, amounts: Amounts, ids: dict[str, str] | None) -> Container:
+        self.number += 1
+        holder = Holder(f"pod-{self.number}", "main") if ids else None
+        container = Container(self.node.start(f"c{self.number}", 100 + self.number, holder), amounts, ids)
+        self.containers.append(container)
+        return container
+
+    def wanted(self, container: Container) -> Request | WantedGrants:
+        return redeem(container.ids) if container.ids else share(*container.amounts)
+
+    def claimed(self, container: Container) -> None:
+        ledger = self.node.ledger()
+        try:
+            allocation = ledger.claim(container.start, self.wanted(container))
+        except NoFit:
+            free = [uuid_of(at) for at in range(CARDS)]
+            held = self.expected()
+            assert not any(self.fits(held.get(uuid, (0, 0, False)), container.amounts) for uuid in free)
+            container.alive = False
+            self.node.kill(container.start.pid)
+            return
+        assert allocation is not None
+        ledger.confirm(container.start)
+        container.card = allocation.cards[0].uuid
+        assert not [name for name in self.directories() if name.startswith(".")]
+
+    def fits(self, held: tuple[int, int, bool], amounts: Amounts) -> bool:
+        return held[0] + amounts[0] <= 100 and held[1] + amounts[1] <= 16 * GIB
+
+    amounts = st.tuples(st.sampled_from([1, 10, 30, 60, 99]), st.sampled_from([GIB, 4 * GIB, 12 * GIB]))
+
+    @rule(amounts=amounts)
+    def start_standalone(self, amounts: Amounts) -> None:
+        self.claimed(self.made(amounts, None))
+
+    @rule(amounts=amounts)
+    def grant(self, amounts: Amounts) -> None:
+        self.pairs.append((self.node.pair(*amounts), amounts))
+
+    @precondition(lambda self: self.pairs)
+    @rule(at=st.integers(0, 99))
+    def start_pod(self, at: int) -> None:
+        ids, amounts = self.pairs.pop(at % len(self.pairs))
+        self.claimed(self.made(amounts, ids))
+
+    @precondition(lambda self: self.pairs)
+    @rule(at=st.integers(0, 99))
+    def grant_goes(self, at: int) -> None:
+        self.delete(self.pairs.pop(at % len(self.pairs))[0])
+
+    def delete(self, ids: dict[str, str]) -> None:
+        for grant_id in ids.values():
+            os.unlink(paths.grant(self.node.settings.state_dir, grant_id))
+
+    def living(self) -> list[Container]:
+        return [container for container in self.containers if container.alive]
+
+    def ended(self, container: Container) -> None:
+        """The init is gone, and kubelet has deleted the pod."""
+        container.alive = False
+        self.node.kill(container.start.pid)
+        if container.ids:
+            self.delete(container.ids)
+
+    @precondition(lambda self: self.living())
+    @rule(at=st.integers(0, 99), poststop=st.booleans())
+    def stop(self, at: int, poststop: bool) -> None:
+        container = self.living()[at % len(self.living())]
+        self.ended(container)
+        if poststop:
+            self.node.ledger().release(container.start.container)
+            self.containers.remove(container)
+
+    @precondition(lambda self: self.living())
+    @rule(at=st.integers(0, 99))
+    def poststop_of_a_living_one(self, at: int) -> None:
+        assert not self.node.ledger().release(self.living()[at % len(self.living())].start.container)
+
+    @precondition(lambda self: self.living())
+    @rule(at=st.integers(0, 99))
+    def start_again(self, at: int) -> None:
+        """A hook that is listed twice."""
+        container = self.living()[at % len(self.living())]
+        if container.card:
+            assert self.node.ledger().claim(container.start, self.wanted(container)) is None
+
+    @precondition(lambda self: self.living())
+    @rule(at=st.integers(0, 99))
+    def withdraw(self, at: int) -> None:
+        container = self.living()[at % len(self.living())]
+        if not container.ids:
+            self.node.ledger().withdraw(container.start)
+            container.card = ""
+
+    @rule(amounts=amounts, step=st.integers(0, 40))
+    def killed_in_the_middle(self, amounts: Amounts, step: int) -> None:
+        """kill -9 before the given step of a claim that writes; the runtime ends the container."""
+        container = self.made(amounts, None)
+        child = os.fork()
+        if child == 0:
+            die_before(step)
+            try:
+                self.node.ledger().claim(container.start, self.wanted(container))
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        self.ended(container)
+
+    @rule()
+    def reap(self) -> None:
+        ledger = self.node.ledger()
+        dead = [claim for claim in ledger.claims() if not ledger.lives(claim)]
+        ledger.reap(dead)
+        assert [claim for claim in ledger.claims() if not ledger.lives(claim)] == []
+
+    @rule()
+    def reboot(self) -> None:
+        """The run directory is a tmpfs, and kubelet's pods are made anew."""
+        for container in self.living():
+            if container.ids:
+                self.delete(container.ids)
+        self.node.reboot()
+        self.containers.clear()
+
+
+def die_before(step: int) -> None:
+    """In a child: _exit, as by kill -9, before the given one of the calls that change files."""
+    left = [step]
+
+    def dying(call):  # type: ignore[no-untyped-def]
+        def run(*arguments, **keywords):  # type: ignore[no-untyped-def]
+            left[0] -= 1
+            if left[0] < 0:
+                os._exit(9)
+            return call(*arguments, **keywords)
+
+        return run
+
+    for name in ("write", "rename", "mkdir", "makedirs", "unlink", "rmdir", "fsync", "pwrite", "ftruncate", "fchmod"):
+        setattr(os, name, dying(getattr(os, name)))
+
+
+def settings(steps: int, examples: int) -> hypothesis.settings:
+    return hypothesis.settings(
+        max_examples=examples, stateful_step_count=steps, derandomize=True, database=None, deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )  # fmt: skip
+
+
+def test_the_ledger_equals_a_model(pytestconfig: pytest.Config) -> None:
+    steps, examples = (60, 1000) if pytestconfig.getoption("--long") else (30, 25)
+    hypothesis.stateful.run_state_machine_as_test(LedgerAgainstModel, settings=settings(steps, examples))
