@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Callable
 
 import pytest
 
-from vgpu.config import limits, usage
+from vgpu.config import core_schedule, limits, usage
 from vgpu.config.errors import VgpuError
 
 if TYPE_CHECKING:
@@ -112,6 +112,30 @@ def test_what_is_no_file_in_the_regions_place_refuses_memory(awkward: Box, make:
     assert len(awkward.log.splitlines()) == 1
 
 
+# Files of another layout, by a libvcuda or a host of another version. The limits file's is in IN_PLACE
+
+
+def test_a_usage_region_of_another_layout_is_not_written(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    region = struct.pack("=Q", usage.IDENTITY + (1 << 32)).ljust(usage.SIZE, b"\0")
+    (awkward.path / "usage/usage").write_bytes(region)
+    client = awkward.opened()
+    assert client.alloc(1)[0] == OUT_OF_MEMORY
+    assert "not a usage region of this version; device memory is refused" in awkward.log
+    assert (awkward.path / "usage/usage").read_bytes() == region
+
+
+def test_a_core_schedule_of_another_layout_is_not_read(sim_box: Callable[..., SimBox]) -> None:
+    box = sim_box("t4x1")
+    share(box)
+    schedules = bytearray(core_schedule.encode([core_schedule.CoreSchedule(box.uuid, tenants=2)]))
+    (version,) = struct.unpack_from("=I", schedules, 4)
+    struct.pack_into("=I", schedules, 4, version + 1)
+    (box.path / "cards").write_bytes(schedules)
+    assert works(*with_kernel(box, "info"))
+    assert "the file is not of this version; the container runs without a schedule" in box.log
+
+
 # Fields of the usage region, forged while a program with a core share runs
 
 PARTS = {
@@ -144,9 +168,9 @@ def buffer(client: Client, name: str, text: str) -> str:
     return client.ask(f"python ctypes.addressof(globals().setdefault('{name}',{made}))")[0]
 
 
-def with_kernel(box: SimBox) -> tuple[Client, int]:
+def with_kernel(box: SimBox, level: str = "error") -> tuple[Client, int]:
     """A program and a kernel of 10 us."""
-    client = box.caller()
+    client = box.caller(level=level)
     image, name = buffer(client, "image", PTX), buffer(client, "name", "spin_10us")
     return client, client.made(f"cuModuleGetFunction & {client.made(f'cuModuleLoadData & {image}')} {name}")
 
