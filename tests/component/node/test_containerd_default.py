@@ -8,28 +8,23 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import containerd_bed
 import pytest
-import suites
 
 from vgpu.node.runtimes import containerd, registry, toml_text
 from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, HANDLER, Wish
 
-#: version -> the suite of Debian that has it.
-SUITES = {"1.6": "bookworm", "1.7": "trixie", "2.1": "sid"}
 PATTERNS = ["vgpu.io/*"]
 
 
 @pytest.fixture
 def config(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with the default configuration of the containerd that is found first."""
-    if not shutil.which("containerd") or f" {version}." not in output("containerd", "--version"):
-        programs = suites.unpack(SUITES[version], "containerd") / "usr/bin"
-        monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    """A file with the default configuration of that containerd, which is the first in PATH."""
+    monkeypatch.setenv("PATH", f"{containerd_bed.programs(version)}:{os.environ['PATH']}")
     path = tmp_path / "etc/config.toml"
     path.parent.mkdir()
     path.write_text(output("containerd", "config", "default"))
@@ -64,7 +59,7 @@ def configured(wish: Wish, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [HANDLER, DEFAULT])
-@pytest.mark.parametrize("version", SUITES)
+@pytest.mark.parametrize("version", containerd_bed.SUITES)
 def test_a_handler_beside_the_default_ones(config: Path, wish: Wish, mode: str) -> None:
     text, before = config.read_text(), understood(config)
     configured(wish, mode)
@@ -81,7 +76,7 @@ def test_a_handler_beside_the_default_ones(config: Path, wish: Wish, mode: str) 
     assert config.read_text() == text
 
 
-@pytest.mark.parametrize("version", SUITES)
+@pytest.mark.parametrize("version", containerd_bed.SUITES)
 def test_a_base_specification_of_the_default_handler(config: Path, wish: Wish) -> None:
     text, before = config.read_text(), understood(config)
     configured(wish, BASE_SPEC)
