@@ -29,7 +29,7 @@ from vgpu.config.errors import VgpuError
 
 BEDS = Path(__file__).parent
 LAST = 20
-PATIENCE = 20.0  #: seconds for what a process does that nobody waits for
+PATIENCE = 120.0  #: seconds for what a process does that nobody waits for
 LOGS = ("hook.log", "hook.log.1")
 SHARED = ("presence", "containers", "staging")  #: made by the first start that needs them; they stay
 #: Cores and GiB of memory of a start, so that a lost one denies the next on the node's one card, and of a neighbour.
@@ -163,7 +163,7 @@ class Container:
         self.process.wait()
         if self.process.stdout:
             self.process.stdout.close()
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE
         while True:
             try:
                 return self.devices.rmdir()

@@ -27,7 +27,7 @@ SLICE = Struct("=QQ")
 SLICE_OFFSET = 16  #: in the usage region: until, waiting_since
 USED = 8  #: in struct vgpu_usage_time
 MS, SECOND = 1_000_000, 1_000_000_000
-PATIENCE = 20  #: seconds, after which a test takes a program for hung
+PATIENCE = 300  #: seconds, after which a test takes a program for hung
 PRESENCE_SIZE = 4096
 
 

@@ -98,7 +98,7 @@ class Server:
             return
         self._stopped = True
         self.server.stop(None).wait()
-        end = time.monotonic() + 5
+        end = time.monotonic() + 60
         while self.path.exists() and time.monotonic() < end:
             time.sleep(0.005)  # gRPC unlinks it behind our back
         with socket.socket(socket.AF_UNIX) as dead:

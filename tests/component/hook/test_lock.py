@@ -18,7 +18,7 @@ from daemons import wait_for
 from vgpu.hook.ledger import lock as lock_module
 from vgpu.hook.ledger.lock import Lock, first_ticket
 
-WAIT = 60.0
+WAIT = 120.0
 
 
 class Queue:

@@ -14,11 +14,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import recorded_drivers
-from checkout import CHECKOUT
+import roots
+from checkout import BUILD, CHECKOUT
 
 TOOLCHAIN = CHECKOUT / "packaging/setup/arm64.cmake"
 PREFIX = "aarch64-linux-gnu-"
@@ -42,13 +44,15 @@ def output(*command: str | Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Where everything is built for arm64, and by what."""
+def environment() -> Iterator[dict[str, str]]:
+    """Where everything is built for arm64, and by what. What is compiled stays for the next run."""
     for program, package in {f"{PREFIX}gcc": "gcc-aarch64-linux-gnu", EMULATOR: "qemu-user-static"}.items():
         if not shutil.which(program):
             pytest.skip(f"needs {program} (Debian: {package})")
-    build = tmp_path_factory.mktemp("arm64")
-    return {**os.environ, "VGPU_BUILD": str(build), "ARCHITECTURE": "arm64", "PYTHON": sys.executable}
+    build = BUILD / "arm64"
+    with roots.locked(build):
+        build.mkdir(exist_ok=True)
+        yield {**os.environ, "VGPU_BUILD": str(build), "ARCHITECTURE": "arm64", "PYTHON": sys.executable}
 
 
 @pytest.fixture(scope="module")
