@@ -98,7 +98,7 @@ simulated-node-remove: $(VENV)/.stamp
 	@$(BIN)/python tests/demo/simulated_node.py remove $(NODE)
 
 # All tests. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure. Those of the limiter
-# and the simulator measure time, but for some, so they have the machine for themselves. The others mostly wait: three files
+# and the simulator measure time, but for some, so they have the machine for themselves. The others often wait: four files
 # at a time. PRIORITY is the niceness of all, where that is allowed.
 UNTIMED := bad_input clients driver_names drivers fuzz languages layout link_names memory_functions names \
   proc_address products recorded_drivers root sanitizers shared_memory sparse unknown_functions video
@@ -107,7 +107,7 @@ TIMED := $(filter-out $(addprefix %/test_,$(addsuffix .py,$(UNTIMED))),$(TIMED))
 PYTEST = packaging/setup/priority $(PRIORITY) $(BIN)/pytest -q --strict-skips
 test: lint clients beds
 	$(PYTEST) -m 'not gpu and not long' $(TIMED)
-	$(PYTEST) -m 'not gpu and not long' -n 3 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 15 \
+	$(PYTEST) -m 'not gpu and not long' -n 4 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 15 \
 	  $(addprefix --ignore=,$(TIMED))
 
 # For the edit-test loop: unit tests, which start no process. Their files lie in memory where that is possible.
