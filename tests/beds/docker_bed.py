@@ -53,7 +53,7 @@ class Docker:
         command = ["unshare", "--mount", "--net", *self.prefix, *daemon]
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        wait_for(lambda: self.call("version").returncode == 0, 30, lambda: (self.directory / "log").read_text()[-2000:])
+        wait_for(lambda: self.call("version").returncode == 0, 120, lambda: (self.directory / "log").read_text()[-2000:])
 
     def restart(self) -> None:
         """End the daemon, and run it again: what `systemctl restart docker` does."""

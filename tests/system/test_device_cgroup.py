@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
 import secrets
-import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
+import bundles
 import pytest
 from checkout import CHECKOUT, DATA
+from container_site import BOTH, SLEEP, Site, pairs
 
 from vgpu.config.errors import VgpuError
 from vgpu.hook.devices import cgroup_v1, cgroup_v2, rules
@@ -23,13 +23,11 @@ pytestmark = pytest.mark.root
 
 PROBE = DATA / "probes/device_cgroup_probe.py"
 V1_DEVICES = Path("/sys/fs/cgroup/devices")
+NEEDS_V1 = pytest.mark.skipif(not (V1_DEVICES / "devices.list").exists(), reason="no cgroup v1 devices controller")
 ENXIO, EPERM = 6, 1
 MULTI, OVERRIDE = 2, 1
 
-#: A cgroup2 mount in a new mount namespace, so that runc and the hook find cgroup v2 only.
-V2 = ["unshare", "-m", "sh", "-ec", 'umount -l /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup; exec "$@"', "sh"]
-
-#: open(O_RDWR) of nodes that the container makes itself, in the words of busybox
+#: open(O_RDWR) of nodes that the container makes itself
 SCRIPT = """
 for node in $*; do
     set -- $(echo $node | tr : ' ')
@@ -49,43 +47,24 @@ def allow(pid: int) -> None:
     AllowDevices(pid, ((195, 0),), "rw", rules.from_config({}), None).execute()
 
 
-class Container:
-    """A container of real runc that is created but not started. In this state hooks run."""
-
-    def __init__(self, version: int, bundle: Path, config: dict[str, object]) -> None:
-        self.prefix = V2 if version == 2 else []
-        self.name = f"vgpu-test-{secrets.token_hex(6)}"
-        self.bundle = bundle
-        config["linux"]["cgroupsPath"] = f"/{self.name}"  # type: ignore[index]
-        self.config = config
-        (bundle / "config.json").write_text(json.dumps(config))
-
-    def runc(self, *arguments: str, check: bool = True) -> str:
-        # The log of a container's processes is a file, as the container would keep a pipe open.
-        with open(self.bundle / "log", "a+") as log:
-            log.seek(0, os.SEEK_END)
-            start = log.tell()
-            command = [*self.prefix, "runc", *arguments]
-            done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60)
-            log.seek(start)
-            text = log.read()
-        assert done.returncode == 0 or not check, text
-        return text
-
-    @property
-    def pid(self) -> int:
-        return int(json.loads(self.runc("state", self.name))["pid"])
-
-    def open(self, *nodes: str) -> dict[str, str]:
-        """The result of open(O_RDWR) of each `type:major:minor` inside, after mknod."""
-        text = self.runc("exec", self.name, "/bin/sh", "-c", SCRIPT, "sh", *nodes)
-        return dict(line.split(" ", 1) for line in text.splitlines())
-
-    def probe(self, **request: object) -> dict[str, object]:
-        return probe(self.prefix, {"pid": self.pid, "config": self.config, **request})
+def created(site: Site, *rules: dict[str, object], **linux: object) -> tuple[str, bundles.Bundle]:
+    """A container that is created but not started. In this state hooks run."""
+    bundle = site.plain_bundle(None, *SLEEP)
+    bundle.config["linux"]["resources"]["devices"] += rules
+    bundle.config["linux"].update(linux)
+    return site.create(bundle), bundle
 
 
-def probe(prefix: list[str], request: dict[str, object]) -> dict[str, object]:
+def opened(site: Site, container: str, *nodes: str) -> dict[str, str]:
+    """The result of open(O_RDWR) of each `type:major:minor` inside, after mknod."""
+    return pairs(site.execute(container, "/bin/sh", "-c", SCRIPT, "sh", *nodes))
+
+
+def probed(site: Site, container: str, bundle: bundles.Bundle, **request: object) -> dict[str, object]:
+    return probe(site.prefix, {"pid": site.pid(container), "config": bundle.config, **request})
+
+
+def probe(prefix: Sequence[str], request: dict[str, object]) -> dict[str, object]:
     command = [*prefix, "/usr/bin/python3", "-I", "-S", str(PROBE), str(CHECKOUT), json.dumps(request)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -94,84 +73,47 @@ def probe(prefix: list[str], request: dict[str, object]) -> dict[str, object]:
 
 def on_scratch(programs: int = 0, **request: object) -> dict[str, object]:
     """The answer of the probe in a new cgroup. `programs`: how many more the kernel is to have after it."""
-    return probe(V2, {"scratch": f"vgpu-test-{secrets.token_hex(6)}", "programs": programs, **request})
+    return probe(bundles.V2, {"scratch": f"vgpu-test-{secrets.token_hex(6)}", "programs": programs, **request})
 
 
-@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
-def version(request: pytest.FixtureRequest) -> int:
-    if request.param == 1 and not (V1_DEVICES / "devices.list").exists():
-        pytest.skip("no cgroup v1 devices controller on this machine")
-    return int(request.param)
+@BOTH
+def test_a_container_opens_what_it_was_given_and_nothing_else(site: Site) -> None:
+    container, bundle = created(site)
+    site.runtime.call("start", container, check=True)
+    before = opened(site, container, *GRANTED, *OTHERS, *DEFAULTS)
+    assert {before[node] for node in GRANTED + OTHERS} == {REFUSED}
+    assert {before[node] for node in DEFAULTS} == {"ok"}
+    tun = opened(site, container, "c:10:200")
+
+    answer = probed(site, container, bundle)
+    assert answer["changed"] is True, answer
+    assert (answer["new_fds"], answer["new_programs"]) == (0, 0)
+    assert answer["allowed"] is True
+    after = opened(site, container, *GRANTED, *OTHERS, *DEFAULTS)
+    assert [after[node] for node in GRANTED] == [NO_DRIVER, NO_DRIVER, "ok"]
+    assert {after[node] for node in OTHERS} == {REFUSED}
+    assert {after[node] for node in DEFAULTS} == {"ok"}
+    assert opened(site, container, "c:10:200") == tun != {"c:10:200": REFUSED}
+
+    again = probed(site, container, bundle)
+    assert again["changed"] is False
+    assert again["after"] == answer["after"]
+    if site.prefix:
+        assert "(runc's)" in str(answer["text"])
+        assert [name for _, name in answer["after"]] == ["vgpu_devices"]  # type: ignore[attr-defined]
+        assert answer["before"] != answer["after"]
 
 
-@pytest.fixture
-def bundle(tmp_path: Path) -> Path:
-    for tool in ("runc", "busybox"):
-        if not shutil.which(tool):
-            pytest.skip(f"{tool} is not installed")
-    for name in ("bin", "proc", "dev", "sys", "tmp"):
-        (tmp_path / "rootfs" / name).mkdir(parents=True)
-    shutil.copy(str(shutil.which("busybox")), tmp_path / "rootfs/bin/busybox")
-    for applet in ("sh", "sleep", "mknod", "rm", "tr"):
-        (tmp_path / "rootfs/bin" / applet).symlink_to("busybox")
-    return tmp_path
+@BOTH
+def test_before_the_start_as_hooks_do(site: Site) -> None:
+    container, bundle = created(site)
+    assert probed(site, container, bundle, devices=[[195, 7]])["changed"] is True
+    site.runtime.call("start", container, check=True)
+    assert opened(site, container, "c:195:7", "c:195:0") == {"c:195:7": NO_DRIVER, "c:195:0": REFUSED}
 
 
-@contextlib.contextmanager
-def container(version: int, bundle: Path, *rules: dict[str, object], **linux: object) -> Iterator[Container]:
-    subprocess.run(["runc", "spec"], cwd=bundle, check=True)
-    config = json.loads((bundle / "config.json").read_text())
-    config["root"]["readonly"] = False
-    config["process"].update(terminal=False, args=["/bin/sleep", "60"])
-    config["process"]["capabilities"] = {name: ["CAP_MKNOD"] for name in config["process"]["capabilities"]}
-    config["linux"]["resources"]["devices"] += rules
-    config["linux"].update(linux)
-    one = Container(version, bundle, config)
-    one.runc("create", "-b", str(bundle), one.name)
-    try:
-        yield one
-    finally:
-        one.runc("delete", "-f", one.name, check=False)
-        for left in (V1_DEVICES.parent / "unified" / one.name, V1_DEVICES / one.name):
-            with contextlib.suppress(FileNotFoundError):
-                left.rmdir()  # runc fails on a cgroup whose last process is still exiting
-
-
-def test_a_container_opens_what_it_was_given_and_nothing_else(version: int, bundle: Path) -> None:
-    with container(version, bundle) as one:
-        one.runc("start", one.name)
-        before = one.open(*GRANTED, *OTHERS, *DEFAULTS)
-        assert {before[node] for node in GRANTED + OTHERS} == {REFUSED}
-        assert {before[node] for node in DEFAULTS} == {"ok"}
-        tun = one.open("c:10:200")
-
-        answer = one.probe()
-        assert answer["changed"] is True, answer
-        assert (answer["new_fds"], answer["new_programs"]) == (0, 0)
-        assert answer["allowed"] is True
-        after = one.open(*GRANTED, *OTHERS, *DEFAULTS)
-        assert [after[node] for node in GRANTED] == [NO_DRIVER, NO_DRIVER, "ok"]
-        assert {after[node] for node in OTHERS} == {REFUSED}
-        assert {after[node] for node in DEFAULTS} == {"ok"}
-        assert one.open("c:10:200") == tun != {"c:10:200": REFUSED}
-
-        again = one.probe()
-        assert again["changed"] is False
-        assert again["after"] == answer["after"]
-        if version == 2:
-            assert "(runc's)" in str(answer["text"])
-            assert [name for _, name in answer["after"]] == ["vgpu_devices"]  # type: ignore[attr-defined]
-            assert answer["before"] != answer["after"]
-
-
-def test_before_the_start_as_hooks_do(version: int, bundle: Path) -> None:
-    with container(version, bundle) as one:
-        assert one.probe(devices=[[195, 7]])["changed"] is True
-        one.runc("start", one.name)
-        assert one.open("c:195:7", "c:195:0") == {"c:195:7": NO_DRIVER, "c:195:0": REFUSED}
-
-
-def test_rules_of_the_container_stay(version: int, bundle: Path) -> None:
+@BOTH
+def test_rules_of_the_container_stay(site: Site) -> None:
     """With a default node redefined, accesses added up, and wildcards too, the program is exactly runc's."""
     rules = (
         {"allow": True, "type": "c", "major": 10, "minor": 232, "access": "r"},
@@ -181,41 +123,40 @@ def test_rules_of_the_container_stay(version: int, bundle: Path) -> None:
         {"allow": True, "type": "c", "major": 10, "minor": 229, "access": "m"},
     )
     null = {"path": "/dev/null", "type": "c", "major": 1, "minor": 3}
-    with container(version, bundle, *rules, devices=[null]) as one:
-        one.runc("start", one.name)
-        nodes = ("c:10:232", "b:7:0", "b:8:0", "c:1:3", "c:1:11")
-        before = one.open(*nodes)
-        assert before["c:10:232"] != REFUSED != before["b:7:0"]
-        answer = one.probe()
-        assert answer["changed"] is True
-        assert version == 1 or "(runc's)" in str(answer["text"])
-        assert one.open(*nodes) == before
-        assert one.open(*GRANTED)["c:10:229"] == "ok"
+    container, bundle = created(site, *rules, devices=[null])
+    site.runtime.call("start", container, check=True)
+    nodes = ("c:10:232", "b:7:0", "b:8:0", "c:1:3", "c:1:11")
+    before = opened(site, container, *nodes)
+    assert before["c:10:232"] != REFUSED != before["b:7:0"]
+    answer = probed(site, container, bundle)
+    assert answer["changed"] is True
+    assert not site.prefix or "(runc's)" in str(answer["text"])
+    assert opened(site, container, *nodes) == before
+    assert opened(site, container, *GRANTED)["c:10:229"] == "ok"
 
 
-def test_a_container_that_may_open_everything(version: int, bundle: Path) -> None:
-    with container(version, bundle, {"allow": True, "access": "rwm"}) as one:
-        answer = one.probe()
-        assert "error" not in answer
-        assert answer["before"] == answer["after"]
-        one.runc("start", one.name)
-        assert set(one.open(*GRANTED, "c:195:9").values()) == {NO_DRIVER, "ok"}
+@BOTH
+def test_a_container_that_may_open_everything(site: Site) -> None:
+    container, bundle = created(site, {"allow": True, "access": "rwm"})
+    answer = probed(site, container, bundle)
+    assert "error" not in answer
+    assert answer["before"] == answer["after"]
+    site.runtime.call("start", container, check=True)
+    assert set(opened(site, container, *GRANTED, "c:195:9").values()) == {NO_DRIVER, "ok"}
 
 
-def test_a_single_denial_in_v1_is_taken_back(bundle: Path) -> None:
-    if not (V1_DEVICES / "devices.list").exists():
-        pytest.skip("no cgroup v1 devices controller on this machine")
+@NEEDS_V1
+def test_a_single_denial_in_v1_is_taken_back(site: Site) -> None:
     denial = {"allow": False, "type": "c", "major": 195, "minor": 0, "access": "rw"}
-    with container(1, bundle, {"allow": True, "access": "rwm"}, denial) as one:
-        one.runc("start", one.name)
-        assert one.open("c:195:0") == {"c:195:0": REFUSED}
-        one.probe(devices=[[195, 0]])
-        assert one.open("c:195:0") == {"c:195:0": NO_DRIVER}
+    container, bundle = created(site, {"allow": True, "access": "rwm"}, denial)
+    site.runtime.call("start", container, check=True)
+    assert opened(site, container, "c:195:0") == {"c:195:0": REFUSED}
+    probed(site, container, bundle, devices=[[195, 0]])
+    assert opened(site, container, "c:195:0") == {"c:195:0": NO_DRIVER}
 
 
+@NEEDS_V1
 def test_v1_cannot_give_what_the_parent_denies() -> None:
-    if not (V1_DEVICES / "devices.list").exists():
-        pytest.skip("no cgroup v1 devices controller on this machine")
     parent = V1_DEVICES / f"vgpu-test-{secrets.token_hex(6)}"
     child = parent / "child"
     parent.mkdir()
@@ -238,10 +179,9 @@ def test_v1_cannot_give_what_the_parent_denies() -> None:
         parent.rmdir()
 
 
+@NEEDS_V1
 def test_a_v1_cgroup_that_vanishes_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process has moved to another cgroup when the list is written."""
-    if not (V1_DEVICES / "devices.list").exists():
-        pytest.skip("no cgroup v1 devices controller on this machine")
     place = V1_DEVICES / f"vgpu-test-{secrets.token_hex(6)}"
     place.mkdir()
     sleep = subprocess.Popen(["sleep", "60"])
