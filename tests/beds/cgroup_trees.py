@@ -64,10 +64,10 @@ def remove(name: str, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     for hierarchy in Path("/sys/fs/cgroup").iterdir():
         for directory, _, _ in os.walk(f"{hierarchy}{name}", topdown=False):
-            _remove_one(directory, end)
+            remove_one(directory, end)
 
 
-def _remove_one(directory: str, end: float) -> None:
+def remove_one(directory: str, end: float) -> None:
     while True:
         try:
             return os.rmdir(directory)

@@ -163,14 +163,7 @@ class Container:
         self.process.wait()
         if self.process.stdout:
             self.process.stdout.close()
-        end = time.monotonic() + PATIENCE
-        while True:
-            try:
-                return self.devices.rmdir()
-            except OSError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.005)
+        cgroup_trees.remove_one(str(self.devices), time.monotonic() + PATIENCE)
 
     # What it looks like
 

@@ -6,22 +6,21 @@ The gate is a build whose interpreter is a script of the test. Tests of a broken
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import json
 import os
-import pathlib
 import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import bundles
+import podman_bed
 import pytest
 from checkout import CHECKOUT
 
 BUSYBOX = shutil.which("busybox") or "/bin/busybox"
-UNIFIED = "/sys/fs/cgroup/unified"
 RECORDER = """#!/bin/sh
 for stage; do :; done
 echo "vgpu $stage" >> {to}/log
@@ -32,56 +31,34 @@ cat > /dev/null
 echo "foreign $1" >> {to}/log
 """
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: starts containers"),
-    pytest.mark.skipif(not os.path.exists(BUSYBOX), reason="needs a static busybox: apt-get install busybox-static"),
-]
-counter = itertools.count()
+pytestmark = pytest.mark.root
 
 
-@dataclasses.dataclass(frozen=True)
 class Node:
-    """A bundle, a gate with its interpreter, and one runtime."""
+    """A bundle, a gate with its interpreter, and one runtime, whose shim is `shim`."""
 
-    name: str
-    id: str
-    bin: pathlib.Path
-    interpreter: pathlib.Path
-    folder: pathlib.Path
+    def __init__(self, name: str, bin: Path, interpreter: Path, folder: Path) -> None:
+        self.name, self.bin, self.interpreter, self.folder = name, bin, interpreter, folder
+        self.runtime = bundles.Runtime(folder / "state", name)
+        self.shim = bundles.Runtime(folder / "state", str(bin / f"vgpu-runtime-{name}"))
+        if name == "crun":
+            for runtime in (self.runtime, self.shim):
+                runtime.command[:0] = podman_bed.V1_ONLY
+        self.id = self.runtime.new_id("gate")
+        self.bundle = bundles.Bundle(folder / "bundle", folder / "rootfs").command(
+            "/bin/sh", "-c", "echo hello; exit 3"
+        )
 
-    @property
-    def bundle(self) -> pathlib.Path:
-        return self.folder / "bundle"
+    def run(self, runtime: bundles.Runtime) -> subprocess.CompletedProcess[str]:
+        return runtime.call("run", "--bundle", str(self.bundle.write()), self.id)
 
-    def run(self, *args: str, program: str = "") -> subprocess.CompletedProcess[str]:
-        """Run the runtime, or `program` in front of it, with `args` and a state folder of the test."""
-        command = [program or self.name, "--root", str(self.folder / "state"), *args]
-        if self.name == "crun" and os.path.ismount(UNIFIED):  # crun refuses hybrid cgroups
-            hide = f"umount -l {UNIFIED} && exec " + '"$@"'
-            command = ["unshare", "-m", "sh", "-c", hide, "sh", *command]
-        # Files and not pipes, as a created container's init would keep pipes open.
-        with open(self.folder / "out", "w+") as out, open(self.folder / "err", "w+") as err:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=60, check=False)
-            out.seek(0)
-            err.seek(0)
-            return subprocess.CompletedProcess(command, done.returncode, out.read(), err.read())
+    def marked(self, **changes: Any) -> None:
+        """With a marker of vgpu, and these changes of config.json."""
+        self.bundle.config.update({"annotations": MARK, **changes})
 
-    def shim(self, *args: str) -> subprocess.CompletedProcess[str]:
-        return self.run(*args, program=str(self.bin / f"vgpu-runtime-{self.name}"))
-
-    def configure(self, **changes: Any) -> dict[str, Any]:
-        spec = {**spec_of_container(), **changes}
-        (self.bundle / "config.json").write_text(json.dumps(spec))
-        return spec
-
-    def config(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.bundle / "config.json").read_text())
-        return found
-
-    def hooks(self) -> dict[str, Any]:
+    def hooked(self) -> None:
         """vgpu-hook in config.json, as a runtime's administrator would add it."""
-        return {
+        self.bundle.config["hooks"] = {
             stage: [{"path": str(self.bin / "vgpu-hook"), "args": ["vgpu-hook", stage], "env": ["PATH=/bin"]}]
             for stage in ("prestart", "createRuntime", "poststop")
         }
@@ -95,33 +72,12 @@ class Node:
         return path.read_text().splitlines() if path.exists() else []
 
 
-def spec_of_container() -> dict[str, Any]:
-    namespaces = [{"type": name} for name in ("pid", "mount", "ipc", "uts", "network")]
-    return {
-        "ociVersion": "1.0.2",
-        "process": {
-            "terminal": False,
-            "user": {"uid": 0, "gid": 0},
-            "args": ["/bin/sh", "-c", "echo hello; exit 3"],
-            "env": ["PATH=/bin"],
-            "cwd": "/",
-        },
-        "root": {"path": "rootfs"},
-        "mounts": [
-            {"destination": "/proc", "type": "proc", "source": "proc"},
-            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
-        ],
-        "linux": {"namespaces": namespaces},
-    }
-
-
-MARK = {"annotations": {"vgpu.io/cores": "20"}}
-ENV_MARK = {"process": {**spec_of_container()["process"], "env": ["PATH=/bin", "VGPU_GRANT_CORES=ab"]}}
-SANDBOX = {"annotations": {"vgpu.io/core-limit": "20", "io.kubernetes.cri.container-type": "sandbox"}}
+MARK = {"vgpu.io/cores": "20"}
+SANDBOX = {"vgpu.io/core-limit": "20", "io.kubernetes.cri.container-type": "sandbox"}
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, pathlib.Path]:
+def gate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("gate")
     interpreter = folder / "interpreter"
     settings = [f"-DVGPU_PYTHON={interpreter}", f"-DVGPU_SYSLOG={folder}/log"]
@@ -132,26 +88,21 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, pathli
 
 
 @pytest.fixture(params=["runc", "crun"])
-def node(
-    request: pytest.FixtureRequest, gate: tuple[pathlib.Path, pathlib.Path], tmp_path: pathlib.Path
-) -> Iterator[Node]:
-    if not shutil.which(request.param):
-        pytest.skip(f"needs {request.param}: apt-get install {request.param}")
+def node(request: pytest.FixtureRequest, gate: tuple[Path, Path], tmp_path: Path) -> Iterator[Node]:
     gate[1].unlink(missing_ok=True)
-    node = Node(request.param, f"vgpu-gate-{os.getpid()}-{next(counter)}", *gate, tmp_path)
-    programs = node.bundle / "rootfs/bin"
-    programs.mkdir(parents=True)
-    for name in ("proc", "dev"):
-        (node.bundle / "rootfs" / name).mkdir()
+    made = Node(request.param, *gate, tmp_path)
+    programs = tmp_path / "rootfs/bin"
+    for path in (programs, tmp_path / "rootfs/proc", tmp_path / "rootfs/dev"):
+        path.mkdir(parents=True)
     shutil.copy(BUSYBOX, programs)
     for name in ("sh", "sleep"):
         (programs / name).symlink_to("busybox")
-    yield node
-    node.run("delete", "--force", node.id)
+    yield made
+    made.runtime.cleanup()
 
 
 @pytest.fixture
-def system_log(gate: tuple[pathlib.Path, pathlib.Path]) -> Iterator[socket.socket]:
+def system_log(gate: tuple[Path, Path]) -> Iterator[socket.socket]:
     path = gate[1].parent / "log"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
         log.bind(str(path))
@@ -160,77 +111,85 @@ def system_log(gate: tuple[pathlib.Path, pathlib.Path]) -> Iterator[socket.socke
     path.unlink()
 
 
-def assert_refused(node: Node, result: subprocess.CompletedProcess[str], system_log: socket.socket) -> None:
-    """Assert that the container did not start, that nothing is left of it, and that the reason is one line in the
+def assert_refused(node: Node, runtime: bundles.Runtime, system_log: socket.socket) -> None:
+    """Assert that the container does not start, that nothing is left of it, and that the reason is one line in the
     system's log and in runc's error. crun reports only the exit status."""
+    result = node.run(runtime)
     line = f"vgpu-hook: exec {node.interpreter}: No such file or directory; install vgpu and python3 again"
     assert result.returncode != 0
     assert "hello" not in result.stdout
     assert system_log.recv(2048).decode() == "<27>" + line
     if node.name == "runc":
         assert line in result.stderr
-    assert node.id not in node.run("list").stdout
+    assert node.id not in node.runtime.call("list").stdout
 
 
-@pytest.mark.parametrize("changes", [{}, SANDBOX], ids=["no marker", "sandbox"])
-def test_without_a_marker_python_is_not_started(node: Node, changes: dict[str, Any]) -> None:
-    node.configure(hooks=node.hooks(), **changes)
-    result = node.run("run", "--bundle", str(node.bundle), node.id)
+@pytest.mark.parametrize("annotations", [{}, SANDBOX], ids=["no marker", "sandbox"])
+def test_without_a_marker_python_is_not_started(node: Node, annotations: dict[str, str]) -> None:
+    node.hooked()
+    node.bundle.config["annotations"] = annotations
+    result = node.run(node.runtime)
     assert (result.returncode, result.stdout, result.stderr) == (3, "hello\n", "")
 
 
-@pytest.mark.parametrize("changes", [MARK, ENV_MARK], ids=["annotation", "env"])
-def test_with_a_marker_a_broken_python_refuses(node: Node, changes: dict[str, Any], system_log: socket.socket) -> None:
-    node.configure(hooks=node.hooks(), **changes)
-    assert_refused(node, node.run("run", "--bundle", str(node.bundle), node.id), system_log)
+@pytest.mark.parametrize("marker", ["annotation", "env"])
+def test_with_a_marker_a_broken_python_refuses(node: Node, marker: str, system_log: socket.socket) -> None:
+    node.hooked()
+    if marker == "env":
+        node.bundle.config["process"]["env"].append("VGPU_GRANT_CORES=ab")
+    else:
+        node.marked()
+    assert_refused(node, node.runtime, system_log)
 
 
 def test_the_hook_sees_the_runtimes_state(node: Node) -> None:
     node.install_python()
-    node.configure(hooks=node.hooks(), **MARK)
-    assert node.run("run", "--bundle", str(node.bundle), node.id).returncode == 3
+    node.hooked()
+    node.marked()
+    assert node.run(node.runtime).returncode == 3
     assert node.log() == ["vgpu prestart", "vgpu createRuntime", "vgpu poststop"]
     state = json.loads((node.folder / "prestart").read_text())
-    assert (state["id"], state["bundle"], state["annotations"]) == (node.id, str(node.bundle), MARK["annotations"])
+    assert (state["id"], state["bundle"], state["annotations"]) == (node.id, str(node.bundle.path), MARK)
 
 
 def test_a_container_from_create_to_delete_by_the_shim(node: Node) -> None:
     node.install_python()
-    node.configure(process={**spec_of_container()["process"], "args": ["/bin/sleep", "60"]}, **MARK)
-    os.chown(node.bundle / "config.json", 1234, 5678)
-    assert node.shim("create", "--bundle", str(node.bundle), node.id).returncode == 0
+    node.marked()
+    config = node.bundle.command("/bin/sleep", "60").write() / "config.json"
+    os.chown(config, 1234, 5678)
+    with (node.folder / "output").open("w") as output:  # a created container's init would keep pipes open
+        command = [*node.shim.command, "create", "--bundle", str(node.bundle.path), node.id]
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=True)
     assert node.log() == ["vgpu prestart"]
-    assert json.loads(node.shim("state", node.id).stdout)["status"] == "created"
-    assert node.shim("start", node.id).returncode == 0
-    assert node.shim("exec", node.id, "/bin/sh", "-c", "exit 9").returncode == 9
-    assert node.id in node.shim("list").stdout
-    assert node.shim("kill", node.id, "KILL").returncode == 0
-    assert node.shim("delete", "--force", node.id).returncode == 0
+    assert node.shim.state(node.id)["status"] == "created"
+    node.shim.call("start", node.id, check=True)
+    assert node.shim.call("exec", node.id, "/bin/sh", "-c", "exit 9").returncode == 9
+    assert node.id in node.shim.call("list").stdout
+    for words in (("kill", node.id, "KILL"), ("delete", "--force", node.id)):
+        node.shim.call(*words, check=True)
     assert node.log() == ["vgpu prestart", "vgpu poststop"]
-    status = (node.bundle / "config.json").stat()
-    assert (status.st_uid, status.st_gid) == (1234, 5678)
-    assert sorted(os.listdir(node.bundle)) == ["config.json", "rootfs"]
+    assert (config.stat().st_uid, config.stat().st_gid) == (1234, 5678)
+    assert os.listdir(node.bundle.path) == ["config.json"]
 
 
 def test_a_restart_of_the_same_bundle(node: Node) -> None:
     node.install_python()
-    node.configure(**MARK)
+    node.marked()
     for _ in range(2):
-        result = node.shim("run", "--bundle", str(node.bundle), node.id)
+        result = node.run(node.shim)
         assert (result.returncode, result.stdout) == (3, "hello\n")
     assert node.log() == ["vgpu prestart", "vgpu poststop"] * 2
 
 
 def test_the_shim_leaves_others_alone(node: Node) -> None:
-    spec = node.configure()
-    result = node.shim("run", "--bundle", str(node.bundle), node.id)
+    result = node.run(node.shim)
     assert (result.returncode, result.stdout) == (3, "hello\n")
-    assert node.config() == spec
+    assert json.loads((node.bundle.path / "config.json").read_text()) == node.bundle.config
 
 
 def test_the_shim_with_a_broken_python(node: Node, system_log: socket.socket) -> None:
-    node.configure(**MARK)
-    assert_refused(node, node.shim("run", "--bundle", str(node.bundle), node.id), system_log)
+    node.marked()
+    assert_refused(node, node.shim, system_log)
 
 
 def test_order_with_anothers_hooks(node: Node) -> None:
@@ -242,12 +201,12 @@ def test_order_with_anothers_hooks(node: Node) -> None:
         stage: [{"path": str(foreign), "args": ["foreign", stage], "env": ["PATH=/bin:/usr/bin"]}]
         for stage in ("prestart", "poststop")
     }
-    node.configure(hooks=hooks, **MARK)
-    assert node.shim("run", "--bundle", str(node.bundle), node.id).returncode == 3
+    node.marked(hooks=hooks)
+    assert node.run(node.shim).returncode == 3
     assert node.log() == ["foreign prestart", "vgpu prestart", "vgpu poststop", "foreign poststop"]
 
 
 @pytest.mark.parametrize("args", [["--version"], ["--help"], ["features"], ["state", "no-such-container"]])
 def test_the_shim_answers_as_the_runtime_does(node: Node, args: list[str]) -> None:
-    through, straight = node.shim(*args), node.run(*args)
+    through, straight = node.shim.call(*args), node.runtime.call(*args)
     assert (through.returncode, through.stdout) == (straight.returncode, straight.stdout)

@@ -41,11 +41,6 @@ RECORDS = ("claim.json", "limits", "cards")
 HOW = ["half", "zeros", *(pytest.param(how, marks=pytest.mark.long) for how in ("empty", "doubled"))]
 
 
-@pytest.fixture(scope="module")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
-    return Tools(tmp_path_factory.mktemp("faults"))
-
-
 @pytest.fixture(params=["pod", pytest.param("standalone", marks=pytest.mark.long)])
 def bed(request: pytest.FixtureRequest, tmp_path: Path, tools: Tools, base_trees: dict[str, Path]) -> Iterator[Bed]:
     made = Bed(

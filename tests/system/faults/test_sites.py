@@ -14,30 +14,21 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import attack_records
 import bundles
 import fault_bed
 import pytest
+from container_site import BOTH, INFO, OLD_KERNELS, Site
 from fault_bed import Bed, Fault, Outcome, Tools
 from fault_errnos import ERRNOS
 from fault_journal import Journal
 
 pytestmark = pytest.mark.root
 
-SYS_openat2, SYS_open_tree, SYS_move_mount, SYS_fsopen, SYS_mount_setattr = 437, 428, 429, 430, 442
-NEW_CALLS = (SYS_openat2, SYS_open_tree, SYS_move_mount, SYS_fsopen, SYS_mount_setattr)
-
 #: Kind of node -> whether containers have grants, and the calls that its kernel lacks.
-NODES = {"standalone": (False, ()), "pod": (True, ()), "Linux 4.18": (False, NEW_CALLS)}
-SAMPLE = 14  #: faults of one sampled test
+NODES = {"standalone": (False, ()), "pod": (True, ()), "Linux 4.18": (False, OLD_KERNELS["4.18"])}
 DISK = ("write", "mkdir", "mkdirat", "symlinkat", "fsync", "ftruncate", "pwrite64", "rename")
 MakeBed = Callable[[str], Bed]
-Counts = Callable[[str], Journal]
-
-
-@pytest.fixture(scope="module")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
-    return Tools(tmp_path_factory.mktemp("faults"))
+Counts = Callable[..., Journal]
 
 
 @pytest.fixture
@@ -53,14 +44,6 @@ def make_bed(tmp_path: Path, tools: Tools, base_trees: dict[str, Path]) -> Itera
     yield make
     for bed in made:
         bed.close()
-
-
-@pytest.fixture
-def journal(request: pytest.FixtureRequest) -> Counts:
-    """All faults with --long, or the next part of them; otherwise as many as SAMPLE."""
-    sample = 0 if request.config.getoption("--long") else SAMPLE
-    percent, code = attack_records.percent_of_now(), attack_records.code_of_now()
-    return lambda name: Journal(name, sample, percent=percent, code=code)
 
 
 def turns(found: list[str]) -> list[Fault]:
@@ -146,17 +129,11 @@ def test_a_disk_that_stays_full_from_each_site_on(make_bed: MakeBed, journal: Co
     counts.judge("ENOSPC for ever from each writing site on", len(faults), len(faults))
 
 
-def test_the_sites_in_a_runtimes_container_are_the_same(
-    make_bed: MakeBed, tools: Tools, runc1: bundles.Runtime, rootfs: Callable[..., Path]
-) -> None:
+def test_the_sites_in_a_runtimes_container_are_the_same(site: Site, make_bed: MakeBed, tools: Tools) -> None:
     bed = make_bed("standalone")
     own = set(bed.sites("prestart"))
-    bundle = bundles.Bundle(bed.directory / "runc", rootfs(), fault_bed.annotations(fault_bed.SHARE)).hooks(bed.node)
-    bundle.simulated(bed.node)
-    through_runc(bundle, tools.command(Fault(), "hook"))
-    done = runc1.run(bundle.command("true"))
-    assert done.returncode == 0, done.stderr
-    assert {site for site in set(tools.sites()) - own if not elsewhere(site)} == set()
+    site.output(through_runc(bed, site.tree(), tools.command(Fault(), "hook")))
+    assert {found for found in set(tools.sites()) - own if not elsewhere(found)} == set()
 
 
 def elsewhere(site: str) -> bool:
@@ -164,33 +141,32 @@ def elsewhere(site: str) -> bool:
     return " < allow." in site or "rules." in site or "cgroup" in site
 
 
-def through_runc(bundle: bundles.Bundle, command: list[str]) -> None:
-    hook = bundle.config["hooks"]["prestart"][0]
+def through_runc(bed: Bed, tree: Path, command: list[str]) -> bundles.Bundle:
+    """A bundle of the bed's node whose hook has a fault."""
+    made = bundles.Bundle(bed.directory / "runc", tree, fault_bed.annotations(fault_bed.SHARE))
+    hook = made.hooks(bed.node).simulated(bed.node).config["hooks"]["prestart"][0]
     hook["args"] = [*command, *hook["args"][1:]]
     hook["path"] = hook["args"][0]
+    return made
 
 
-def test_faults_in_a_runtimes_container(
-    make_bed: MakeBed, tools: Tools, runc: bundles.Runtime, rootfs: Callable[..., Path], journal: Counts
-) -> None:
+@BOTH
+def test_faults_in_a_runtimes_container(site: Site, make_bed: MakeBed, tools: Tools, journal: Counts) -> None:
     """Through runc, on cgroup v1 and v2: the container starts with its share or not at all; the next one starts."""
     bed = make_bed("standalone")
-    tree = rootfs()
+    tree = site.tree()
     found = bed.sites("prestart")
 
     def round_in_runc(fault: Fault) -> Outcome:
-        bundle = bundles.Bundle(bed.directory / "runc", tree, fault_bed.annotations(fault_bed.SHARE)).hooks(bed.node)
-        through_runc(bundle.simulated(bed.node), tools.command(fault, "hook"))
-        done = runc.run(bundle.command("cudaprobe", "info"))
+        done = site.runtime.run(through_runc(bed, tree, tools.command(fault, "hook")).command(*INFO))
         outcome = outcome_in_runc(done.returncode, done.stdout + done.stderr)
         outcome.problems.extend(bed.next_start())
         return outcome
 
     faults = turns(found)
     faults = faults[: len(faults) // 8]
-    version = "v2" if "unshare" in runc.command[0] else "v1"
-    counts = journal(f"faults-{version}")
-    counts.sample //= 2
+    version = "v2" if site.prefix else "v1"
+    counts = journal(f"faults-{version}", 7)
     counts.run(faults, round_in_runc)
     counts.judge(f"an error or kill -9 in a start through runc (cgroup {version})", len(faults), len(set(found)))
 

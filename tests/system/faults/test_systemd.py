@@ -8,12 +8,12 @@ import fcntl
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import attack_records
 import fault_bed
 import pytest
+from daemons import wait_for
 from fake_systemd import Behaviour, FakeSystemd, reply
 from fault_bed import Bed, Fault, Tools
 from fault_journal import Journal
@@ -112,7 +112,8 @@ def test_nobody_waits_with_a_hook_that_waits_for_systemd(bed: Bed) -> None:
         assert hook.stdin
         hook.stdin.write(container.state())
         hook.stdin.close()
-        asked(bed.systemd, "SetUnitProperties")
+        systemd = bed.systemd
+        wait_for(lambda: systemd.calls[-1:] == ["SetUnitProperties"], 60, lambda: str(systemd.calls))
         with Path(bed.node.settings.run_dir, "ledger.lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert hook.poll() is None
@@ -125,21 +126,12 @@ def test_nobody_waits_with_a_hook_that_waits_for_systemd(bed: Bed) -> None:
     assert bed.next_start() == []
 
 
-def asked(systemd: FakeSystemd, member: str) -> None:
-    end = time.monotonic() + 60
-    while member not in systemd.calls[-1:]:
-        assert time.monotonic() < end, systemd.calls
-        time.sleep(0.01)
-
-
-def test_a_fault_at_each_call_of_the_talk(bed: Bed, request: pytest.FixtureRequest) -> None:
+def test_a_fault_at_each_call_of_the_talk(bed: Bed, journal: Callable[..., Journal]) -> None:
     found = [site for site in bed.sites("prestart") if "dbus." in site or "systemd." in site]
     assert fault_bed.unknown(found) == []
     assert len(set(found)) > 5
     faults = [fault for of_site in fault_bed.faults_at(found).values() for fault in of_site]
-    full = request.config.getoption("--long")
-    percent, code = attack_records.percent_of_now(), attack_records.code_of_now()
-    counts = Journal("faults-systemd", 0 if full else SAMPLE, percent=percent, code=code)
+    counts = journal("faults-systemd", SAMPLE)
     done = counts.run(faults, bed.round)
     counts.judge("an error or kill -9 while the hook talks with systemd", len(faults), len(set(found)))
     assert {outcome.what for outcome in done.values()} <= {"share", "refused", "killed"}
