@@ -51,9 +51,10 @@ class Docker:
         environment = {**os.environ, "PATH": f"{self.daemon}:{os.environ['PATH']}"}
         daemon = [str(self.daemon / "dockerd"), "--config-file", str(self.directory / "daemon.json")]
         command = ["unshare", "--mount", "--net", *self.prefix, *daemon]
-        with (self.directory / "log").open("ab") as log:
+        log_file = self.directory / "log"
+        with log_file.open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        wait_for(lambda: self.call("version").returncode == 0, 120, lambda: (self.directory / "log").read_text()[-2000:])
+        wait_for(lambda: self.call("version").returncode == 0, 120, lambda: log_file.read_text()[-2000:])
 
     def restart(self) -> None:
         """End the daemon, and run it again: what `systemctl restart docker` does."""

@@ -8,7 +8,8 @@ test_runtime_contract.py and test_overlay_runtimes.py.
 from __future__ import annotations
 
 import re
-import uuid
+import subprocess
+from collections.abc import Callable
 from typing import Any
 
 import containerd_bed
@@ -65,24 +66,35 @@ class ByRuntime:
         self.start(" ".join(SLEEP), **share)
 
 
-class ByPodman:
+class ByCommand:
+    """A command line like Docker's."""
+
+    _run: Callable[..., subprocess.CompletedProcess[str]]
+
+    def run(self, script: str, *env: str, **share: str) -> str:
+        done = self._run(script, "--rm", *(f"--env={one}" for one in env), **share)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def start(self, script: str, **share: str) -> str:
+        done = self._run(script, "--detach", **share)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+class ByPodman(ByCommand):
     """podman by runc or crun, with the shipped hooks.d files."""
 
     def __init__(self, site: Site, runtime: str = "runc", cgroup: int = 1, mapped: bool = False) -> None:
         self.site, self.node, self.mapped = site, site.node, mapped
         self.podman = podman_bed.Podman(site.node, runtime, cgroup)
 
-    def _run(self, script: str, *options: str, **share: str) -> Any:
+    def _run(self, script: str, *options: str, **share: str) -> subprocess.CompletedProcess[str]:
         tree, mapping = self.site.tree(), ("--uidmap=0:100000:65536", "--gidmap=0:100000:65536")
         if self.mapped:
             of_a_user_namespace(self.site.plain_bundle(tree))
         options = ("--cap-add=mknod", *options, *(mapping if self.mapped else ()))
         return self.podman.run(tree, "sh", "-c", script, options=options, **share)
-
-    def run(self, script: str, *env: str, **share: str) -> str:
-        done = self._run(script, "--rm", *(f"--env={one}" for one in env), **share)
-        assert done.returncode == 0, done.stderr
-        return str(done.stdout)
 
     def refusal(self, **share: str) -> str:
         done = self._run("true", "--rm", **share)
@@ -91,11 +103,6 @@ class ByPodman:
             assert f"executing hook `{self.node.hook}` (exit code: 1)" in done.stderr
             return str(self.node.log()[-1]["error"])
         return hooks_line(done.stderr)
-
-    def start(self, script: str, **share: str) -> str:
-        done = self._run(script, "--detach", **share)
-        assert done.returncode == 0, done.stderr
-        return str(done.stdout).strip()
 
     def pid(self, container: str) -> int:
         return int(self.podman.call("inspect", "--format={{.State.Pid}}", container).stdout)
@@ -107,30 +114,20 @@ class ByPodman:
         assert self.podman.call("start", container).returncode == 0
 
 
-class ByDocker:
+class ByDocker(ByCommand):
     """dockerd with the shim as a runtime."""
 
     def __init__(self, docker: docker_bed.Docker) -> None:
         self.docker, self.node = docker, docker.node
 
-    def _run(self, script: str, *options: str, **share: str) -> Any:
+    def _run(self, script: str, *options: str, **share: str) -> subprocess.CompletedProcess[str]:
         wanted = [f"--annotation=vgpu.io/{key}={value}" for key, value in share.items()]
         return self.docker.run("sh", "-c", script, options=(*options, *wanted))
-
-    def run(self, script: str, *env: str, **share: str) -> str:
-        done = self._run(script, "--rm", *(f"--env={one}" for one in env), **share)
-        assert done.returncode == 0, done.stderr
-        return str(done.stdout)
 
     def refusal(self, **share: str) -> str:
         done = self._run("true", "--rm", **share)
         assert done.returncode == 125
         return hooks_line(done.stderr)
-
-    def start(self, script: str, **share: str) -> str:
-        done = self._run(script, "--detach", f"--name=c{uuid.uuid4().hex[:8]}", **share)
-        assert done.returncode == 0, done.stderr
-        return str(done.stdout).strip()
 
     def end(self, container: str) -> None:
         assert self.docker.call("kill", container).returncode == 0

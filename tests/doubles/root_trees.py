@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
-from vgpu.hook.inject.inspect import Inspection
+import pytest
+
+from vgpu.hook.inject.inspect import Inspection, inspect
+from vgpu.hook.linux import syscalls
+from vgpu.hook.linux.rootfs import Rootfs
 
 STEMS = frozenset({"libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler"})
 
@@ -24,3 +30,25 @@ def plant(root: Path, *paths: str) -> None:
             place.mkdir(exist_ok=True)
         else:
             place.write_bytes(b"image")
+
+
+def looks(root: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> Look:
+    """Inspects the tree in `root`, which is made. The way "walk" is that of kernels without openat2."""
+    if way == "walk":
+
+        def missing(*_: object) -> int:
+            raise OSError(errno.ENOSYS, "openat2: Function not implemented")
+
+        monkeypatch.setattr(syscalls, "openat2", missing)
+
+    def looked(devices: tuple[str, ...] = (), stems: frozenset[str] = STEMS, machine: str = "x86_64") -> Inspection:
+        before = len(os.listdir("/proc/self/fd"))
+        tree = Rootfs(os.open(root, os.O_PATH | os.O_DIRECTORY))
+        try:
+            return inspect(tree, stems, list(devices), machine)
+        finally:
+            tree.close()
+            assert len(os.listdir("/proc/self/fd")) == before  # nothing stays open
+
+    root.mkdir()
+    return looked

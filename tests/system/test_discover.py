@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import nodes
 import pytest
 from driver_roots import VERSION, DriverRoot
 
 from vgpu.config import inventory
 from vgpu.config.errors import VgpuError
-from vgpu.config.settings import Settings
 from vgpu.hook.linux import staleness
 from vgpu.node.driver import discover
+
+Simulate = Callable[[str], tuple[inventory.Inventory, list[str]]]
 
 # -- the whole
 
@@ -51,37 +51,21 @@ def test_a_node_of_another_kind_stops_the_inventory(driver_root: DriverRoot) -> 
 
 
 @pytest.fixture
-def simulate(
-    build: Path, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], tuple[inventory.Inventory, list[str]]]:
-    """Make a driver root and a state of a profile, and take its inventory."""
-    if not (build / "lib/sim").is_dir():
-        pytest.skip(f"{build}/lib/sim is missing: build it with make")
+def simulate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
+    """Takes the inventory of a node with the cards of a profile."""
 
     def take(profile: str) -> tuple[inventory.Inventory, list[str]]:
-        root, state = tmp_path / "root", tmp_path / "state"
-        simctl = [sys.executable, str(repository / "libvcuda/sim/tools/simctl.py")]
-        options = ["--profile", profile, "--device-nodes", "no"]
-        subprocess.run([*simctl, "state", state, *options], check=True)
-        subprocess.run([*simctl, "root", root, *options, "--build", build], check=True)
-        monkeypatch.setenv("VGPU_SIM_DIR", str(state))
-        values: dict[str, object] = {
-            "driver.root": str(root),
-            "driver.proc_root": f"{root}/proc",
-            "driver.dev_root": f"{root}/dev",
-            "paths.libvcuda": f"{build}/lib/vcuda",
-            "paths.state": str(tmp_path / "node"),
-        }
+        made = nodes.SimulatedNode(tmp_path / "node", profile)
+        monkeypatch.setenv("VGPU_SIM_DIR", str(made.sim))
+        monkeypatch.setenv("VGPU_SIM_DEVICE_NODES", "0")
         notes: list[str] = []
-        return discover.take(Settings(values), notes.append), notes
+        return discover.take(made.settings, notes.append), notes
 
     return take
 
 
 @pytest.mark.root  # mknod
-def test_simulated_cards_with_direct_links(
-    simulate: Callable[[str], tuple[inventory.Inventory, list[str]]],
-) -> None:
+def test_simulated_cards_with_direct_links(simulate: Simulate) -> None:
     found, notes = simulate("a100x2")
     assert [card.index for card in found.cards] == [0, 1]
     assert len({card.uuid for card in found.cards}) == 2
@@ -98,7 +82,7 @@ def test_simulated_cards_with_direct_links(
 
 
 @pytest.mark.root  # mknod
-def test_simulated_cards_behind_switches(simulate: Callable[[str], tuple[inventory.Inventory, list[str]]]) -> None:
+def test_simulated_cards_behind_switches(simulate: Simulate) -> None:
     found, _ = simulate("h100x8")
     assert len(found.cards) == 8
     assert {link for card in found.cards for link in card.links.values()} == {"NV18"}
@@ -108,7 +92,7 @@ def test_simulated_cards_behind_switches(simulate: Callable[[str], tuple[invento
 
 
 @pytest.mark.root  # mknod
-def test_simulated_cards_without_nvlink(simulate: Callable[[str], tuple[inventory.Inventory, list[str]]]) -> None:
+def test_simulated_cards_without_nvlink(simulate: Simulate) -> None:
     cards_found = simulate("mixed")[0].cards
     names = {card.uuid: card.index for card in cards_found}
     links = {(card.index, names[other]): link for card in cards_found for other, link in card.links.items()}

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from root_trees import STEMS, Look, plant
+from root_trees import Look, looks, plant
 
-from vgpu.hook.inject.inspect import Inspection, inspect
 from vgpu.hook.linux import syscalls
-from vgpu.hook.linux.rootfs import Rootfs
 
 
 @pytest.fixture(params=["openat2", "walk"])
-def look(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Look]:
-    if request.param == "walk":
-
-        def missing(*_: object) -> int:
-            raise OSError(errno.ENOSYS, "openat2: Function not implemented")
-
-        monkeypatch.setattr(syscalls, "openat2", missing)
-
-    def looked(devices: tuple[str, ...] = (), stems: frozenset[str] = STEMS, machine: str = "x86_64") -> Inspection:
-        before = len(os.listdir("/proc/self/fd"))
-        root = Rootfs(os.open(tmp_path / "root", os.O_PATH | os.O_DIRECTORY))
-        try:
-            return inspect(root, stems, list(devices), machine)
-        finally:
-            root.close()
-            assert len(os.listdir("/proc/self/fd")) == before  # nothing stays open
-
-    (tmp_path / "root").mkdir()
-    yield looked
+def look(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
+    return looks(tmp_path / "root", monkeypatch, request.param)
 
 
 @pytest.mark.root  # mknod
