@@ -3,7 +3,7 @@
  * Each is exported at an address of its own. The names are the ABSENT and ACCEPTED lines of cuda/entries.def, which
  * cuda/entries.c expands.
  */
-#include "cuda/cuda_sim.h"
+#include "cuda/driver.h"
 
 CUresult sim_absent(void);
 CUresult sim_absent_accepted(void);

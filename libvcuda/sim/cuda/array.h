@@ -5,8 +5,7 @@
 #ifndef CUDA_ARRAY_H
 #define CUDA_ARRAY_H
 
-#include "cuda/cuda_sim.h"
-#include "cuda/structs.h"
+#include "cuda/allocation.h"
 
 #define SIM_MAX_LEVELS 18
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/cuda_sim.h"
+#include "cuda/context.h"
 #include "state/clock.h"
 
 static const size_t default_limits[SIM_LIMITS] = {

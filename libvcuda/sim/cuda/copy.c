@@ -4,7 +4,8 @@
  */
 #include <string.h>
 
-#include "cuda/work.h"
+#include "cuda/allocation.h"
+#include "cuda/submit.h"
 
 #define COPY_LATENCY_NS 2000u
 #define CHUNK ((size_t)1 << 20) /* bytes that are touched at once: a thread that frees waits for at most so many */

@@ -3,7 +3,7 @@
  * a sim_copy or sim_fill, which cuda/copy.c checks and carries out, and submit it.
  */
 #include "cuda/array.h"
-#include "cuda/work.h"
+#include "cuda/submit.h"
 #include "state/clock.h"
 
 #define HOST(pointer) ((CUdeviceptr)(uintptr_t)(pointer))

@@ -5,8 +5,7 @@
 #include <string.h>
 
 #include "cuda/module.h"
-#include "cuda/structs.h"
-#include "cuda/work.h"
+#include "cuda/submit.h"
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared);
 

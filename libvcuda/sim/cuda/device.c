@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/cuda_sim.h"
+#include "cuda/driver.h"
 
 const struct sim_card *sim_device_card(CUdevice device)
 {

@@ -86,16 +86,6 @@ CUresult sim_graph_add(struct sim_graph *graph, const CUgraphNode *dependencies,
 CUresult sim_graph_lock(CUgraph graph, const CUgraphNode *dependencies, size_t count, const void *out);
 CUresult sim_graph_lock_node(CUgraphNode node, int type);
 
-/* These fill `work` from the parameters of a node. */
-CUresult sim_graph_nodes_launch_from(const CUDA_KERNEL_NODE_PARAMS *parameters, bool has_kernel, struct sim_work *work);
-CUresult sim_graph_nodes_fill_from(const CUDA_MEMSET_NODE_PARAMS *parameters, struct sim_work *work);
-
-/* For the entry points of the kinds of nodes: adds a node, changes one in its graph, or in an executable graph. */
-CUresult sim_graph_nodes_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                      CUresult result, const struct sim_work *work);
-CUresult sim_graph_nodes_change(CUgraphNode node, CUresult result, const struct sim_work *work);
-CUresult sim_graph_nodes_change_step(CUgraphExec exec, CUgraphNode node, CUresult result, const struct sim_work *work);
-
 /* Plans. Under the lock. A launch works on a copy, because the graph may change meanwhile. */
 bool sim_graph_plan_make(struct sim_plan *plan, const struct sim_graph *graph);
 bool sim_graph_plan_copy(struct sim_plan *plan, const struct sim_plan *original);

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "cuda/graph_exec.h"
+#include "cuda/launch.h"
 #include "cuda/memop.h"
-#include "cuda/module.h"
 #include "cuda/stream.h"
 #include "state/clock.h"
 

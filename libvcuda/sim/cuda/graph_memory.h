@@ -5,7 +5,7 @@
 #ifndef CUDA_GRAPH_MEMORY_H
 #define CUDA_GRAPH_MEMORY_H
 
-#include "cuda/cuda_sim.h"
+#include "cuda/allocation.h"
 
 uint64_t sim_graph_memory_round(uint64_t bytes, CUdevice device);
 /* Charges the card for what is not kept already. */

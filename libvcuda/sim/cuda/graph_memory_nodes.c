@@ -5,6 +5,7 @@
  */
 #include "cuda/graph_exec.h"
 #include "cuda/graph_memory.h"
+#include "cuda/submit.h"
 
 SIM_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                                            size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *p)

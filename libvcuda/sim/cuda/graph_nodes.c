@@ -4,8 +4,8 @@
  */
 #include <string.h>
 
-#include "cuda/graph.h"
-#include "cuda/module.h"
+#include "cuda/graph_nodes.h"
+#include "cuda/launch.h"
 
 CUresult sim_graph_nodes_launch_from(const CUDA_KERNEL_NODE_PARAMS *p, bool has_kernel, struct sim_work *work)
 {

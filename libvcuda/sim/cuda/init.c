@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "cuda/cuda_sim.h"
+#include "cuda/driver.h"
 #include "state/clock.h"
 #include "state/realtime.h"
 #include "state/version.h"

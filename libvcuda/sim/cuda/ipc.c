@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "cuda/ipc.h"
-#include "cuda/structs.h"
+#include "cuda/share.h"
 
 _Static_assert(sizeof(struct sim_ipc_handle) == sizeof(CUipcMemHandle), "an IPC handle");
 

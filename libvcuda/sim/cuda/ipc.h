@@ -5,7 +5,7 @@
 #ifndef CUDA_IPC_H
 #define CUDA_IPC_H
 
-#include "cuda/cuda_sim.h"
+#include "cuda/allocation.h"
 
 struct sim_ipc_handle {
 	char magic[8];

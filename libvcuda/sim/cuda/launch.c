@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/module.h"
+#include "cuda/launch.h"
 #include "state/clock.h"
 
 static bool extent_fits(const unsigned extent[3], uint64_t max_x, uint64_t max_y, uint64_t max_z)

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/variable.h"
+#include "cuda/module.h"
 
 struct loaded {
 	struct sim_context *context;

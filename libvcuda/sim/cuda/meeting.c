@@ -3,7 +3,7 @@
  * on any card and in any process. A waiting kernel keeps its card busy. The meetings are in the state's file;
  * cuda/engine.c calls this file when a kernel begins.
  */
-#include "cuda/work.h"
+#include "cuda/submit.h"
 #include "state/internal.h"
 
 static struct sim_meeting *find_meeting(struct sim_file *file, uint64_t key)

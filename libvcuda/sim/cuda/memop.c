@@ -2,13 +2,14 @@
  * Stream memory operations: checking a batch, keeping it for graphs, waiting for a value and writing one. The waiting
  * itself is in cuda/watch.c.
  */
+#include "cuda/allocation.h"
+#include "cuda/graph_nodes.h"
 #include "cuda/memop.h"
+#include "cuda/watch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/graph.h"
-#include "cuda/watch.h"
 
 #define MOST_IN_A_BATCH 256u
 

@@ -5,7 +5,7 @@
 #ifndef CUDA_MEMOP_H
 #define CUDA_MEMOP_H
 
-#include "cuda/work.h"
+#include "cuda/submit.h"
 
 /* A batch that a graph's node uses. Equal batches are kept once, so that many copies of a node's work share one. */
 struct sim_memops {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cuda/physical.h"
+#include "cuda/pool.h"
 
 SIM_EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 {

@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cuda/module.h"
 #include "cuda/variable.h"
 
 #define MAX_IMAGE (1u << 30)

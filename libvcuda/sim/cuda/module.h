@@ -1,12 +1,12 @@
 /*
- * The structures of modules and functions, for the files that load them, launch them or read their attributes. Loading
- * a module and finding its functions is in cuda/variable.h; the contents of an image are in cuda/image.h.
+ * The structures of modules and functions, for the files that load them, launch them or read their attributes. The
+ * contents of an image are in cuda/image.h.
  */
 #ifndef CUDA_MODULE_H
 #define CUDA_MODULE_H
 
+#include "cuda/context.h"
 #include "cuda/image.h"
-#include "cuda/work.h"
 
 struct sim_module {
 	struct sim_object object;
@@ -27,10 +27,11 @@ struct sim_function {
 };
 
 void sim_module_drop_all(struct sim_context *context);
-/* Checks a launch and makes a work of it. */
-CUresult sim_launch_prepare(const struct sim_launch *launch, void **arguments, struct sim_work *work);
-/* Limits a kernel to its green context's part of the card, which makes it take longer. */
-void sim_launch_restrict(struct sim_work *work, const struct sim_context *context);
+CUresult sim_module_load(struct sim_context *context, const void *data, size_t size, CUmodule *module);
+CUresult sim_module_read_file(const char *path, char **data, size_t *size);
+/* Under the lock. */
+CUresult sim_module_function(struct sim_module *module, const char *name, CUfunction *function);
+void sim_module_destroy(struct sim_module *module);
 /* Reads the duration from the function's name; see README.md. */
 void sim_function_time(struct sim_function *function);
 

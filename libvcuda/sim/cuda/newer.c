@@ -3,8 +3,7 @@
  * They are newer than the driver version that is simulated by default. A program finds them by dlsym, or by
  * cuGetProcAddress if the driver is built as a newer version.
  */
-#include "cuda/structs.h"
-#include "cuda/work.h"
+#include "cuda/submit.h"
 
 struct creation {
 	void *affinities;

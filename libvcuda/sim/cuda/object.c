@@ -5,7 +5,7 @@
 #include <search.h>
 #include <stdlib.h>
 
-#include "cuda/cuda_sim.h"
+#include "cuda/context.h"
 
 static void *tree;
 

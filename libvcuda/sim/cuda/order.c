@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "cuda/cuda_sim.h"
+#include "cuda/driver.h"
 
 #define UUID_TEXT 41 /* "GPU-" + 36 + NUL */
 

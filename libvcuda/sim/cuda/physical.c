@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cuda/physical.h"
+#include "cuda/share.h"
 
 CUresult sim_physical_new(struct sim_physical **out, const CUmemAllocationProp *properties, unsigned card, size_t size,
                           bool charges)

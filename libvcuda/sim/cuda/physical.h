@@ -5,8 +5,7 @@
 #ifndef CUDA_PHYSICAL_H
 #define CUDA_PHYSICAL_H
 
-#include "cuda/cuda_sim.h"
-#include "cuda/structs.h"
+#include "cuda/allocation.h"
 
 #define SIM_GRANULARITY ((size_t)2 << 20)
 

@@ -5,7 +5,25 @@
 #ifndef CUDA_POOL_H
 #define CUDA_POOL_H
 
-#include "cuda/cuda_sim.h"
+#include "cuda/allocation.h"
+
+struct sim_pool {
+	struct sim_object object;
+	CUdevice device; /* 0 for a pool of host memory */
+	enum sim_memory memory; /* kind of memory that the pool hands out */
+	const struct sim_payer *payer; /* of its allocations */
+	bool doomed; /* destroyed by the program: freed with its last allocation */
+	bool is_imported; /* another process' pool: nothing is allocated from it here */
+	int handle_types; /* handle types that it may be exported as */
+	unsigned char access[SIM_MAX_CARDS]; /* of other devices, by their number */
+	struct sim_allocation *allocations;
+	struct sim_pool *next; /* of the same device */
+	uint64_t settings[CU_MEMPOOL_ATTR_RELEASE_THRESHOLD + 1];
+	uint64_t used;
+	uint64_t high;
+	uint64_t reserved; /* charged: bytes in use, and freed bytes that are kept up to the release threshold */
+	uint64_t reserved_high;
+};
 
 /* Under the lock, all but sim_pool_of_place. */
 struct sim_pool *sim_pool_new(CUdevice device, enum sim_memory memory);

@@ -9,7 +9,7 @@
 
 #include "cuda/ipc.h"
 #include "cuda/pool.h"
-#include "cuda/structs.h"
+#include "cuda/share.h"
 
 #define FD CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 

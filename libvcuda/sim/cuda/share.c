@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cuda/cuda_sim.h"
+#include "cuda/share.h"
 
 #define PAGE 4096u
 #define CHUNK (1u << 20)

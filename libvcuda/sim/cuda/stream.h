@@ -6,6 +6,7 @@
 #define CUDA_STREAM_H
 
 #include "cuda/capture.h"
+#include "cuda/submit.h"
 
 struct sim_stream {
 	struct sim_object object;

@@ -3,7 +3,7 @@
  * because nothing migrates. In a capture they become nodes. Pools are in cuda/pool.c.
  */
 #include "cuda/pool.h"
-#include "cuda/work.h"
+#include "cuda/submit.h"
 
 /* In a capture the allocation becomes a node. */
 static CUresult capture_allocation(CUdeviceptr *pointer, size_t size, CUdevice device, CUstream stream)

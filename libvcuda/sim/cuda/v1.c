@@ -3,7 +3,7 @@
  * looks up an unversioned name gets them. Their memory lies below 4 GiB, and their numbers are limited to that. Each
  * calls the current version.
  */
-#include "cuda/cuda_sim.h"
+#include "cuda/allocation.h"
 
 typedef unsigned CUdeviceptr_v1;
 

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/allocation.h"
+
 struct sim_place_of_variable {
 	char *name;
 	CUdeviceptr base;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cuda/physical.h"
+#include "cuda/share.h"
 
 struct range {
 	CUdeviceptr base;

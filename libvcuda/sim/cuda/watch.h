@@ -6,7 +6,7 @@
 #ifndef CUDA_WATCH_H
 #define CUDA_WATCH_H
 
-#include "cuda/work.h"
+#include "cuda/submit.h"
 
 /* Whether the condition is met. Called without the lock, by one thread at a time. */
 typedef bool (*sim_condition)(void *argument);

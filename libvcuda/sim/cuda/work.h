@@ -1,22 +1,11 @@
 /*
- * Work: what a stream carries, in order. Every entry point that a stream orders describes its effect as a struct
- * sim_work and submits it. One function (sim_queue_submit) decides whether it runs or becomes a node of the graph that
- * the stream is capturing. Nodes of graphs hold the same structure.
+ * Work: what a stream carries, in order, and what a node of a graph does. Every entry point that a stream orders
+ * describes its effect as a struct sim_work, and submits it by cuda/submit.h.
  */
 #ifndef CUDA_WORK_H
 #define CUDA_WORK_H
 
-#include "cuda/cuda_sim.h"
-#include "cuda/structs.h"
-
-/* The cost of a call for the thread that makes it, in virtual time; README.md names the sources of the figures. */
-#define SIM_COST_LAUNCH 4000u
-#define SIM_COST_GRAPH 6000u
-#define SIM_COST_COPY 3000u
-#define SIM_COST_TIMED_RECORD 2500u
-#define SIM_COST_RECORD 250u
-#define SIM_COST_QUERY 500u
-#define SIM_COST_SYNCHRONIZE 2000u
+#include "cuda/context.h"
 
 /* One side of a copy. For an array, the base is that of its storage. */
 struct sim_side {
@@ -94,26 +83,5 @@ struct sim_work {
 	uint64_t round;    /* of the meeting; 0: not begun yet */
 	uint64_t submitted, remaining, end;
 };
-
-/*
- * Submits a copy of the work to the stream. The work may be done when this returns, or later, or it may have become a
- * node. `wait`: returns when it is done, which a capturing stream refuses.
- */
-CUresult sim_queue_submit(CUstream stream, const struct sim_work *work, bool wait);
-
-CUresult cuStreamIsCapturing(CUstream stream, int *status);
-
-/* Enters the kernel into its meeting, or checks again. Returns whether all have come, and stores since when. */
-bool sim_meeting_join(struct sim_work *work, uint64_t time, uint64_t *since);
-
-CUresult sim_copy_check(const struct sim_copy *copy);
-bool sim_copy_is_nothing(const struct sim_copy *copy);
-CUdeviceptr sim_copy_row(const struct sim_side *side, size_t row, size_t slice); /* where a row begins */
-void sim_copy_perform(const struct sim_copy *copy);
-uint64_t sim_copy_duration(struct sim_copy *copy, const struct sim_context *context);
-CUresult sim_copy_call_from_3d(const CUDA_MEMCPY3D *parameters, struct sim_copy *copy);
-uint64_t sim_copy_fill_duration(const struct sim_fill *fill, const struct sim_context *context);
-CUresult sim_copy_fill_check(const struct sim_fill *fill);
-void sim_copy_fill_perform(const struct sim_fill *fill);
 
 #endif
