@@ -47,11 +47,12 @@ LIBVCUDA = Component(
     free=("trampolines.def",),
     include=("libvcuda/include",),
 )
+CUDA = [f"cuda/{folder}" for folder in ("base", "memory", "code", "graph", "work", "gexec", "entry")]  # bottom first
 SIMULATOR = Component(
     "libvcuda/sim",
-    floors={"state": 0, "cuda": 1, "nvml": 1, "smi": 1, "stand_ins": 1},
-    prefixes={"state": "sim_", "cuda": "sim_", "nvml": "sim_nvml_", "smi": "smi_"},
-    drivers=("cuda", "nvml", "stand_ins"),
+    floors={"state": 0, "nvml": 1, "smi": 1, "stand_ins": 1, **{folder: at for at, folder in enumerate(CUDA, 1)}},
+    prefixes={"state": "sim_", "nvml": "sim_nvml_", "smi": "smi_", **dict.fromkeys(CUDA, "sim_")},
+    drivers=("nvml", "stand_ins", *CUDA),
     # NVML's ABI, which nvidia-smi speaks and the simulated library implements; and what the build generates.
     free=("nvml/types.h", "other_names.def"),
     include=("libvcuda/include",),

@@ -1,7 +1,7 @@
 /*
  * The ledger: one slot per process with the memory that it uses on each card, and the sums over all slots. This file
  * charges and releases memory, and frees the slots of dead processes. Claiming a slot belongs to state/slots.c, opening
- * and locking the file to state/state.c; what an allocation is belongs to cuda/allocation.c.
+ * and locking the file to state/state.c; what an allocation is belongs to cuda/memory/allocation.c.
  */
 #include "state/internal.h"
 

@@ -187,7 +187,7 @@ struct sim_timeline {
 	uint8_t padding[4056];
 };
 
-/* Kernels that wait for each other, on several cards or in several processes; see cuda/meeting.c. */
+/* Kernels that wait for each other, on several cards or in several processes; see cuda/work/meeting.c. */
 struct sim_meeting {
 	uint64_t key;   /* identifies the kernels; 0: the entry is free */
 	uint64_t round; /* how often these kernels have met */

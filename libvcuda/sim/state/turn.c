@@ -1,6 +1,6 @@
 /*
  * Which context may run kernels on a card: its time slice, the queue of waiting contexts, and the change to the next
- * one (state/turn.h describes the rules). Also counts how long the card and each process were busy. cuda/engine.c
+ * one (state/turn.h describes the rules). Also counts how long the card and each process were busy. cuda/work/engine.c
  * decides when the holder's kernels begin and end.
  */
 #include "state/turn.h"

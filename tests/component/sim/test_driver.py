@@ -90,7 +90,7 @@ def test_get_proc_address_refuses(node: Any, name: str, version: int, flags: int
 def test_every_entry_point_is_exported_once(node: Any, repository: Path, libraries: Path) -> None:
     listed = re.findall(
         r"^(?:ENTRY|OLD|THREAD|STREAM|THREAD_ENTRY|ACCEPTED|ABSENT)\(\w+, \d+, (\w+)",
-        (repository / "libvcuda/sim/cuda/entries.def").read_text(),
+        (repository / "libvcuda/sim/cuda/entry/entries.def").read_text(),
         re.MULTILINE,
     )
     assert len(listed) == len(set(listed))

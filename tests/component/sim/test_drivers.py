@@ -99,7 +99,7 @@ number = ctypes.c_int()
 assert driver.cuDriverGetVersion(ctypes.byref(number)) == 0
 names = {recorded_drivers.exports("libcuda", version.partition(".")[0])}
 exported = {{ctypes.cast(getattr(driver, name), ctypes.c_void_p).value for name in names}}
-text = open({str(CHECKOUT / "libvcuda/sim/cuda/entries.def")!r}).read()
+text = open({str(CHECKOUT / "libvcuda/sim/cuda/entry/entries.def")!r}).read()
 for base in sorted(set(re.findall(r"^[A-Z_]+\\((cu\\w+), \\d", text, re.MULTILINE))):
     for flags in (1, 2):
         found = ctypes.c_void_p()

@@ -1,0 +1,20 @@
+/*
+ * What ends with a context, in this order. It is a list here, because it is in all floors, and cuda/base/context.c is below
+ * most of them.
+ */
+#include "cuda/memory/graph_memory.h"
+#include "cuda/code/module.h"
+#include "cuda/memory/pool.h"
+#include "cuda/work/queue.h"
+
+static void drop_allocations(struct sim_context *context)
+{
+	sim_allocation_drop_all(&context->allocations);
+}
+
+void (*const sim_context_ends[])(struct sim_context *context) = {
+	sim_queue_drain, sim_queue_forget_all, sim_module_drop_all, sim_event_drop_all, sim_object_destroy_all,
+	drop_allocations, NULL,
+};
+
+void (*const sim_context_last_ends[])(CUdevice device) = {sim_pool_drop_all, sim_graph_memory_trim, NULL};

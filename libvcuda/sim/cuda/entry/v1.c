@@ -1,0 +1,153 @@
+/*
+ * The first versions of calls that later got 64-bit sizes and pointers. They are still exported, and a program that
+ * looks up an unversioned name gets them. Their memory lies below 4 GiB, and their numbers are limited to that. Each
+ * calls the current version.
+ */
+#include "cuda/memory/allocation.h"
+
+typedef unsigned CUdeviceptr_v1;
+
+CUresult cuDeviceTotalMem_v2(size_t *, CUdevice);
+CUresult cuMemGetInfo_v2(size_t *, size_t *);
+CUresult cuMemFree_v2(CUdeviceptr);
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *, size_t *, CUdeviceptr);
+CUresult cuMemAllocHost_v2(void **, size_t);
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *, void *, unsigned);
+CUresult cuMemcpyHtoD_v2(CUdeviceptr, const void *, size_t);
+CUresult cuMemcpyDtoH_v2(void *, CUdeviceptr, size_t);
+CUresult cuMemcpyDtoD_v2(CUdeviceptr, CUdeviceptr, size_t);
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr, const void *, size_t, CUstream);
+CUresult cuMemcpyDtoHAsync_v2(void *, CUdeviceptr, size_t, CUstream);
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, size_t, CUstream);
+CUresult cuMemsetD8_v2(CUdeviceptr, unsigned char, size_t);
+CUresult cuMemsetD16_v2(CUdeviceptr, unsigned short, size_t);
+CUresult cuMemsetD32_v2(CUdeviceptr, unsigned, size_t);
+
+static unsigned clamp(size_t value)
+{
+	return value > UINT32_MAX ? UINT32_MAX : (unsigned)value;
+}
+
+SIM_EXPORT CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device)
+{
+	size_t total;
+
+	TRY(bytes ? cuDeviceTotalMem_v2(&total, device) : CUDA_ERROR_INVALID_VALUE);
+	*bytes = clamp(total);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemGetInfo(unsigned *available, unsigned *total)
+{
+	size_t free_bytes, all;
+
+	TRY(available && total ? cuMemGetInfo_v2(&free_bytes, &all) : CUDA_ERROR_INVALID_VALUE);
+	*available = clamp(free_bytes);
+	*total = clamp(all);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned size)
+{
+	struct sim_context *context;
+	struct sim_allocation *allocation;
+
+	TRY(sim_context_current(&context));
+	if (!pointer)
+		return CUDA_ERROR_INVALID_VALUE;
+	TRY(sim_allocation_new(context, NULL, SIM_LOW_MEMORY, size, &allocation));
+	*pointer = (CUdeviceptr_v1)allocation->base;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width, unsigned height,
+                                    unsigned element)
+{
+	unsigned row = (width + 511) & ~511u, size;
+
+	if (!pitch || (element != 4 && element != 8 && element != 16) || row < width ||
+	    __builtin_mul_overflow(row, height, &size))
+		return CUDA_ERROR_INVALID_VALUE;
+
+	TRY(cuMemAlloc(pointer, size));
+	*pitch = row;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemFree(CUdeviceptr_v1 pointer)
+{
+	return cuMemFree_v2(pointer);
+}
+
+SIM_EXPORT CUresult cuMemGetAddressRange(CUdeviceptr_v1 *base, unsigned *size, CUdeviceptr_v1 pointer)
+{
+	CUdeviceptr start;
+	size_t length;
+
+	TRY(cuMemGetAddressRange_v2(&start, &length, pointer));
+	if (base)
+		*base = (CUdeviceptr_v1)start;
+	if (size)
+		*size = clamp(length);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemAllocHost(void **pointer, unsigned size)
+{
+	return cuMemAllocHost_v2(pointer, size);
+}
+
+SIM_EXPORT CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *device, void *host, unsigned flags)
+{
+	CUdeviceptr pointer;
+	TRY(device ? cuMemHostGetDevicePointer_v2(&pointer, host, flags) : CUDA_ERROR_INVALID_VALUE);
+	if (pointer > UINT32_MAX)
+		return CUDA_ERROR_INVALID_VALUE;
+	*device = (CUdeviceptr_v1)pointer;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemcpyHtoD(CUdeviceptr_v1 to, const void *from, unsigned bytes)
+{
+	return cuMemcpyHtoD_v2(to, from, bytes);
+}
+
+SIM_EXPORT CUresult cuMemcpyDtoH(void *to, CUdeviceptr_v1 from, unsigned bytes)
+{
+	return cuMemcpyDtoH_v2(to, from, bytes);
+}
+
+SIM_EXPORT CUresult cuMemcpyDtoD(CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned bytes)
+{
+	return cuMemcpyDtoD_v2(to, from, bytes);
+}
+
+SIM_EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr_v1 to, const void *from, unsigned bytes, CUstream stream)
+{
+	return cuMemcpyHtoDAsync_v2(to, from, bytes, stream);
+}
+
+SIM_EXPORT CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr_v1 from, unsigned bytes, CUstream stream)
+{
+	return cuMemcpyDtoHAsync_v2(to, from, bytes, stream);
+}
+
+SIM_EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned bytes, CUstream stream)
+{
+	return cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
+}
+
+SIM_EXPORT CUresult cuMemsetD8(CUdeviceptr_v1 to, unsigned char value, unsigned count)
+{
+	return cuMemsetD8_v2(to, value, count);
+}
+
+SIM_EXPORT CUresult cuMemsetD16(CUdeviceptr_v1 to, unsigned short value, unsigned count)
+{
+	return cuMemsetD16_v2(to, value, count);
+}
+
+SIM_EXPORT CUresult cuMemsetD32(CUdeviceptr_v1 to, unsigned value, unsigned count)
+{
+	return cuMemsetD32_v2(to, value, count);
+}
