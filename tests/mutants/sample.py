@@ -43,6 +43,10 @@ def read(path: Path) -> list[Record]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def as_line(record: Record) -> str:
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
 def identity(record: Record) -> tuple[Any, ...]:
     return tuple(record[name] for name in ("file", "function", "operator", "line", "before", "after", "occurrence"))
 
@@ -82,8 +86,9 @@ def attempts(language: Language, wanted: Sequence[Record], out: Path) -> list[Re
             if last and (last is record or (last["outcome"] == "survived" and last["stage"] < stage)):
                 have[identity(record)] = attempt(language, last, stage)
                 with out.open("a") as file:
-                    file.write(json.dumps(have[identity(record)], ensure_ascii=False, separators=(",", ":")) + "\n")
+                    file.write(as_line(have[identity(record)]))
                 show(have[identity(record)])
+    out.write_text("".join(map(as_line, have.values())))
     return [have[identity(record)] for record in wanted]
 
 
