@@ -15,7 +15,7 @@
  *   function below but `is_virtual` registers it. The simulator forgets it when it ends. The simulator's own engine
  *   threads are registered. libvcuda's poller thread registers when it waits here. A launch that waits in libvcuda's
  *   throttle counts as blocked, because it waits here. Time does not wait for threads that never call. The simulator
- *   notices a killed process.
+ *   notices a killed process, and one that is stopped: time goes on without its threads until they go on.
  * - One at a time. Of all registered threads of all processes exactly one runs, until it blocks. Threads that are due
  *   at the same instant run in the order of their processes' VGPU_SIM_RANK (a number), then of their registration. So a
  *   scenario is repeatable to the nanosecond, and between two calls nothing else happens on the cards.
@@ -70,6 +70,8 @@ struct vgpu_sim_clock {
 	void (*thread_withdraw)(uint32_t number);
 	/* The calling thread has computed for `ns`. It pays when it next launches or blocks, or when it owes much. */
 	void (*charge)(uint64_t ns);
+	/* 1: time stands still, also while the calling thread waits elsewhere. 0: no longer. */
+	void (*hold)(int held);
 };
 
 #endif

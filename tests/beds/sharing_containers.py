@@ -1,22 +1,23 @@
-"""Containers that share a simulated card by time slices, in real time, and the locks by which they see each other.
+"""Containers that share a simulated card by time slices, in virtual time, and the locks by which they see each other.
 
 Belongs here: boxes with one presence file, their limits and core schedules, and the locks on that file
-(compute/presence.c). What the tests expect of them is in test_time_slices.py.
+(compute/presence.c). What the tests expect of them is in test_time_slices.py and test_cores_live.py.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from struct import Struct
 
 from checkout import LOAD_SOURCES
 from vcuda_boxes import INCLUDE, SOURCES, SimBox, compile_c
+from virtual_director import MS, SECOND, Director, wait_for
 
 from vgpu.config import core_schedule, limits, usage
 
@@ -26,8 +27,7 @@ OWN_BITS, TIME_SHIFT = 38, 16
 SLICE = Struct("=QQ")
 SLICE_OFFSET = 16  #: in the usage region: until, waiting_since
 USED = 8  #: in struct vgpu_usage_time
-MS, SECOND = 1_000_000, 1_000_000_000
-PATIENCE = 300  #: seconds, after which a test takes a program for hung
+ENDS = 3600 * SECOND  #: when a program ends that is not killed
 PRESENCE_SIZE = 4096
 
 
@@ -44,9 +44,9 @@ def queue_offset(uuid: str, since: int = 0) -> int:
     return card_offset(uuid) + (1 << OWN_BITS) + (since >> TIME_SHIFT) % (1 << OWN_BITS)
 
 
-def patience(shares: Sequence[int]) -> float:
-    """Seconds for which a container waits for one that does not leave, and has no lease: compute/neighbours.c."""
-    return 2 * core_schedule.period_of(list(shares)) / 1e9 + 0.1
+def patience(shares: Sequence[int]) -> int:
+    """ns for which a container waits for one that does not leave, and has no lease: compute/neighbours.c."""
+    return 2 * core_schedule.period_of(list(shares)) + 100 * MS
 
 
 class Locks:
@@ -69,20 +69,23 @@ class Locks:
 class Container:
     """One container and its programs."""
 
-    def __init__(self, box: SimBox, programs: Path, locks: Locks) -> None:
+    def __init__(self, box: SimBox, programs: Path, locks: Locks, director: Director | None) -> None:
         self.box = box
+        self.begin = director.started if director else subprocess.Popen
+        self.director: Director = director  # type: ignore[assignment]
         self.programs = programs
         self.locks = locks
         self.processes: list[subprocess.Popen[bytes]] = []
 
     # ---- its limits and schedules ----
 
-    def limit(self, cores: int, cards: Sequence[int] = (0,)) -> None:
-        entries = [limits.CardLimit(uuid, limits.UNLIMITED, cores, cores) for uuid in map(self.uuid, cards)]
+    def limit(self, cores: int, cards: Sequence[int] = (0,), core_limit: int = 0) -> None:
+        most = max(cores, core_limit)
+        entries = [limits.CardLimit(uuid, limits.UNLIMITED, cores, most) for uuid in map(self.uuid, cards)]
         (self.box.path / "limits").write_bytes(limits.encode("box", entries))
 
-    def write_schedules(self, schedules: list[core_schedule.CoreSchedule]) -> None:
-        (self.box.path / "cards").write_bytes(core_schedule.encode(schedules))
+    def write_schedules(self, schedules: list[core_schedule.CoreSchedule], **options: int) -> None:
+        (self.box.path / "cards").write_bytes(core_schedule.encode(schedules, **options))
 
     def uuid(self, card: int = 0) -> str:
         return str(self.box.cards()[card]["uuid"])
@@ -92,14 +95,14 @@ class Container:
     def popen(self, *words: str) -> subprocess.Popen[bytes]:
         environment = {**self.box.environment, "VGPU_LOG_LEVEL": "warning"}
         with (self.box.path / "log").open("ab") as log:
-            process = subprocess.Popen(
+            process = self.begin(
                 self.box.command(*words), env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
             )
         self.processes.append(process)
         return process
 
     def flood(self, **options: object) -> subprocess.Popen[bytes]:
-        words = {"kernel": "fixed:1000000", "wait": 0, "end": 60 * SECOND, **options}
+        words = {"kernel": "fixed:1000000", "wait": 0, "end": ENDS, **options}
         return self.popen(str(self.programs / "cores_load"), *(f"{name}={value}" for name, value in words.items()))
 
     def start(self, *case: str) -> subprocess.Popen[bytes]:
@@ -109,29 +112,23 @@ class Container:
 
     def read_line(self, process: subprocess.Popen[bytes]) -> str:
         assert process.stdout
+        self.director.until(lambda: select.select([process.stdout], [], [], 0)[0])
         return process.stdout.readline().decode().strip()
 
     def stop_while_working(self, process: subprocess.Popen[bytes]) -> None:
         """Make the program of case "stop" stop itself while its container is marked as working."""
-        for _ in range(50):
+        for _ in self.director.steps(SECOND, 10 * MS):
             process.send_signal(signal.SIGUSR1)
-            until(lambda: is_stopped(process.pid))
+            self.director.until(lambda: is_stopped(process.pid), step=MS // 5)
             if self.is_working():
                 return
-            process.send_signal(signal.SIGCONT)
-            time.sleep(0.01)
+            self.director.go_on(process)
         raise AssertionError("never stopped while working")
 
     def stop_while_queued(self, process: subprocess.Popen[bytes]) -> None:
-        for _ in range(50):
-            until(self.is_queued)
-            process.send_signal(signal.SIGSTOP)
-            until(lambda: is_stopped(process.pid))
-            if self.is_queued() and not self.is_working():
-                return
-            process.send_signal(signal.SIGCONT)
-            time.sleep(0.01)
-        raise AssertionError("never stopped while queued")
+        self.director.until(lambda: self.is_queued() and not self.is_working(), step=MS // 5)
+        process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: is_stopped(process.pid))
 
     def close(self) -> None:
         for process in self.processes:
@@ -164,45 +161,50 @@ class Container:
         place = usage.places(data[: usage.CARDS_END])[self.uuid(card)]
         return int(usage.TIME.unpack_from(data, usage.TIMES_OFFSET + place * usage.TIME.size)[USED])
 
-    def seconds_to_progress(self) -> float:
-        """Seconds until it has used 3 ms more of the card."""
-        began, busy = time.monotonic(), self.busy()
-        until(lambda: self.busy() - busy > 3 * MS)
-        return time.monotonic() - began
+    def time_to_progress(self) -> int:
+        """ns until it has used 3 ms more of the card."""
+        busy = self.busy()
+        return self.director.until(lambda: self.busy() - busy > 3 * MS)
 
     @property
     def log(self) -> str:
         return self.box.log
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never held"
-        time.sleep(0.002)
-
-
 def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-class Node:
-    """Makes the containers of a node, and measures each one's share of the card."""
+def compiled(directory: Path) -> Path:
+    """A directory with the programs that containers run."""
+    libraries = ["-ldl", "-lm", "-lpthread"]
+    for name in ("time_slice_cases", "cores_cases"):
+        compile_c(directory / name, SOURCES / f"{name}.c", *libraries)
+    first, *others = LOAD_SOURCES
+    compile_c(directory / "cores_load", Path(first), *others, *libraries, f"-I{INCLUDE}")
+    return directory
 
-    def __init__(self, make_box: Callable[[str], SimBox], directory: Path) -> None:
+
+class Node:
+    """Makes the containers of a node, and measures each one's share of the card. The wall clock has no director."""
+
+    def __init__(self, make_box: Callable[..., SimBox], directory: Path, programs: Path, clock: str) -> None:
         self.make_box = make_box
-        self.directory = directory
+        self.clock = clock
+        self.director: Director = None  # type: ignore[assignment]
+        self.programs = programs
         self.presence = directory / "presence"
         self.presence.write_bytes(bytes(PRESENCE_SIZE))
         self.locks = Locks(self.presence)
         self.containers: list[Container] = []
-        libraries = ["-ldl", "-lm", "-lpthread"]
-        compile_c(directory / "time_slice_cases", SOURCES / "time_slice_cases.c", *libraries)
-        first, *others = LOAD_SOURCES
-        compile_c(directory / "cores_load", Path(first), *others, *libraries, f"-I{INCLUDE}")
 
     def container(self, profile: str = "t4x1") -> Container:
-        made = Container(self.make_box(profile), self.directory, self.locks)
+        box = self.make_box(profile, clock=self.clock)
+        if self.clock == "virtual" and not self.director:
+            self.director = Director(
+                box.simctl, Path(box.environment["VGPU_SIM_DIR"]), box.path / "driver/libcuda.so.1"
+            )
+        made = Container(box, self.programs, self.locks, self.director)
         os.link(self.presence, made.box.path / "presence")
         self.containers.append(made)
         return made
@@ -215,14 +217,15 @@ class Node:
             container.write_schedules([schedule])
         return made
 
-    def shares(self, *of: Container, seconds: float = 0.5, card: int = 0) -> list[float]:
+    def shares(self, *of: Container, within: int = SECOND, card: int = 0) -> list[float]:
         """Percent of the card's time that each container uses from now on."""
-        began, before = time.monotonic(), [container.busy(card) for container in of]
-        time.sleep(seconds)
-        took = (time.monotonic() - began) * 1e9
-        return [(container.busy(card) - busy) / took * 100 for container, busy in zip(of, before)]
+        before = [container.busy(card) for container in of]
+        self.director.run(within)
+        return [(container.busy(card) - busy) / within * 100 for container, busy in zip(of, before)]
 
     def close(self) -> None:
         for container in self.containers:
             container.close()
+        if self.director:
+            self.director.close()
         self.locks.close()

@@ -31,6 +31,7 @@ class Functions(ctypes.Structure):
         ("thread_adopt", ctypes.CFUNCTYPE(None, ctypes.c_uint32)),
         ("thread_withdraw", ctypes.CFUNCTYPE(None, ctypes.c_uint32)),
         ("charge", ctypes.CFUNCTYPE(None, ctypes.c_uint64)),
+        ("hold", ctypes.CFUNCTYPE(None, ctypes.c_int)),
     )
 
 
@@ -42,5 +43,6 @@ class Clock:
         self.functions = functions
         self.now: Callable[[], int] = functions.now
         self.sleep_until: Callable[[int], None] = functions.sleep_until
+        self.hold: Callable[[int], None] = functions.hold
         self.leave: Callable[[], None] = functions.block
         self.enter: Callable[[], None] = functions.unblock

@@ -66,6 +66,12 @@ static uint32_t clock_announce(void)
 	return clock_is_virtual() ? sim_virtual_announce() : 0;
 }
 
+static void clock_hold(int held)
+{
+	if (clock_is_virtual())
+		sim_virtual_hold(held != 0);
+}
+
 __attribute__((visibility("default"))) const struct vgpu_sim_clock vgpuSimClock = {
 	.version = VGPU_SIM_CLOCK_VERSION,
 	.size = sizeof vgpuSimClock,
@@ -80,4 +86,5 @@ __attribute__((visibility("default"))) const struct vgpu_sim_clock vgpuSimClock 
 	.thread_adopt = sim_clock_thread_adopt, /* after an announcement, so the state is open */
 	.thread_withdraw = sim_clock_thread_withdraw,
 	.charge = sim_clock_charge,
+	.hold = clock_hold,
 };

@@ -23,7 +23,7 @@
 #define PATIENCE_NS 100000000 /* of real time, after which a waiting thread checks the running one */
 #define NONE SIM_MAX_THREADS
 
-enum { FREE, CLAIMED, ANNOUNCED, BLOCKED, OUTSIDE };
+enum { FREE, CLAIMED, ANNOUNCED, BLOCKED, OUTSIDE, STOPPED };
 
 static _Thread_local uint32_t own = NONE; /* this thread's entry */
 static _Thread_local uint32_t own_check;  /* the order number of the registration that `own` belongs to */
@@ -162,32 +162,42 @@ static void bury(uint32_t number)
 	sim_timeline->processes[number].pid = 0;
 }
 
-/* Whether the kernel reports the thread as sleeping. Threads of other PID namespaces cannot be read. */
-static bool sleeps(const struct sim_timeline_thread *thread)
+/* The thread's state, as the kernel reports it; 0: it holds the time, or is of another PID namespace. */
+static char state_of(const struct sim_timeline_thread *thread)
 {
 	char path[64], text[512];
 	char state = 0;
 
 	if (!thread->tid || thread->process >= SIM_MAX_PROCESSES || process >= SIM_MAX_PROCESSES ||
 	    sim_timeline->processes[thread->process].namespace != sim_timeline->processes[process].namespace)
-		return false;
+		return 0;
 	snprintf(path, sizeof path, "/proc/%d/stat", (int)thread->tid);
 	FILE *file = fopen(path, "re");
 	if (!file)
-		return true;
+		return 'S';
 	size_t length = fread(text, 1, sizeof text - 1, file);
 	fclose(file);
 	text[length] = 0;
 	const char *end = strrchr(text, ')');
 	if (end && end[1])
 		state = end[2];
-	return state == 'S';
+	return state;
 }
 
 struct look {
 	uint64_t passes;
 	bool slept;
 };
+
+/* It publishes itself when it goes on. */
+static void pass_over_stopped(uint32_t holder)
+{
+	if (!replace_running(holder, own + 1))
+		return;
+	set_due(holder - 1, SIM_NEVER);
+	sim_timeline->threads[holder - 1].state = STOPPED;
+	hand_over(own + 1);
+}
 
 /*
  * A thread that has waited long checks the running one. It takes over from a sleeping thread only after it has seen it
@@ -212,12 +222,21 @@ static void look_after(struct look *last)
 		hand_over(own + 1);
 		return;
 	}
-	bool asleep = sleeps(thread);
-	if (asleep && last->slept && last->passes == passes) {
+	char state = state_of(thread);
+	bool asleep = state == 'S';
+	if (state == 'T')
+		pass_over_stopped(holder);
+	else if (asleep && last->slept && last->passes == passes) {
 		sim_timeline->stolen++;
 		hand_over(holder);
 	}
 	*last = (struct look){passes, asleep};
+}
+
+static void publish(uint32_t number)
+{
+	sim_timeline->threads[number].state = BLOCKED;
+	set_due(number, sim_virtual_now());
 }
 
 static void wait_for_turn(void)
@@ -227,6 +246,8 @@ static void wait_for_turn(void)
 	for (;;) {
 		uint32_t word = __atomic_load_n(&sim_timeline->threads[own].wake, __ATOMIC_SEQ_CST);
 		uint64_t passes = __atomic_load_n(&sim_timeline->passes, __ATOMIC_ACQUIRE);
+		if (sim_timeline->threads[own].state == STOPPED)
+			publish(own);
 		if (!running())
 			hand_over(0);
 		if (running() == own + 1)
@@ -278,7 +299,7 @@ static bool find_process(void)
 	stat("/proc/self/ns/pid", &status);
 	for (uint32_t i = 0; i < SIM_MAX_PROCESSES; i++) {
 		const struct sim_timeline_process *known = &sim_timeline->processes[i];
-		if (known->pid == getpid() && known->namespace == status.st_ino && known->start == start) {
+		if (known->pid == getpid() && known->namespace == status.st_ino && known->start == start && process_lives(i)) {
 			process = i;
 			return false;
 		}
@@ -385,12 +406,6 @@ static void take_entry(uint32_t number)
 	pthread_setspecific(at_thread_end, &own);
 }
 
-static void publish(uint32_t number)
-{
-	sim_timeline->threads[number].state = BLOCKED;
-	set_due(number, sim_virtual_now());
-}
-
 static void register_thread(void)
 {
 	pthread_mutex_lock(&registering);
@@ -465,6 +480,12 @@ void sim_virtual_leave(void)
 	sim_virtual_enter();
 	sim_timeline->threads[own].state = OUTSIDE;
 	hand_over(own + 1);
+}
+
+void sim_virtual_hold(bool held)
+{
+	sim_virtual_enter();
+	sim_timeline->threads[own].tid = held ? 0 : (int32_t)gettid();
 }
 
 /*

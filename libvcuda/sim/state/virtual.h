@@ -11,7 +11,8 @@
  *
  * The running thread may be killed or wait for something outside. A thread that has waited long therefore checks it:
  * the threads of a dead process are dropped, and a running thread that sleeps in the kernel stops being the running one
- * until its next call. Real time decides when that happens, so such a run is not repeatable.
+ * until its next call. Real time decides when that happens, so such a run is not repeatable. The threads of a stopped
+ * process (SIGSTOP) are passed over as they become due, and are due again when they go on.
  *
  * Only state/clock.c and state/virtual.c include this file. state/clock.h describes what the calls mean. All but
  * sim_virtual() need it to be true.
@@ -36,6 +37,8 @@ void sim_virtual_pass(uint64_t due, uint64_t key);
 void sim_virtual_wake(uint64_t key);
 /* Leaves the clock for an unknown time; sim_virtual_enter returns to it. */
 void sim_virtual_leave(void);
+/* Whether the calling thread runs, and keeps the time where it is, also while it sleeps in the kernel. */
+void sim_virtual_hold(bool held);
 /* The key of a private and of a shared address. */
 uint64_t sim_virtual_private_key(const void *address);
 uint64_t sim_virtual_shared_key(const void *address);

@@ -14,7 +14,21 @@ import struct
 import uuid
 from typing import Any
 
-from sim_layout import FLOCK, MAGIC, MAX_CARDS, MAX_SHARES, MAX_SLOTS, SHARE_BYTE, VERSION, File, Share, SimError, Slot
+from sim_layout import (
+    FLOCK,
+    MAGIC,
+    MAX_CARDS,
+    MAX_SHARES,
+    MAX_SLOTS,
+    SHARE_BYTE,
+    STOPPED,
+    VERSION,
+    File,
+    Share,
+    SimError,
+    Slot,
+    Timeline,
+)
 from sim_profiles import build_card, load_profile, wants_nodes
 
 DEFAULT_TIMING = {"slice_us": 2000, "switch_us": 50, "kernel_us": 10, "sample_us": 166667}
@@ -110,6 +124,12 @@ def _read_file(directory: str) -> File:
     return file
 
 
+def _clock(timeline: Timeline) -> dict[str, int]:
+    stopped = sum(thread.state == STOPPED for thread in timeline.threads[: timeline.thread_high])
+    counts = {"processes": timeline.process_count, "stopped": stopped}
+    return {"now": timeline.now, "passes": timeline.passes, "stolen": timeline.stolen, **counts}
+
+
 def read_state(directory: str) -> dict[str, Any]:
     """The ledger: cards with total, used and free bytes and the living processes that use them.
 
@@ -122,7 +142,7 @@ def read_state(directory: str) -> dict[str, Any]:
     alive = [(file.slots[i], pid) for i, pid in owners.items() if pid is not None]
     return {
         "device_nodes": bool(file.header.device_nodes),
-        "clock": {"now": file.timeline.now, "passes": file.timeline.passes, "stolen": file.timeline.stolen},
+        "clock": _clock(file.timeline),
         "cards": [_describe(file, i, alive) for i in range(file.header.card_count)],
     }
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
+import sharing_containers
 from checkout import BENCH
 from vcuda_boxes import AWKWARD_UUID, BUILD, NVML, SOURCES, Box, Compiled, SimBox, compile_c, load_simctl, need_root
 
@@ -81,9 +82,9 @@ def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callab
     simctl = load_simctl()
     state = tmp_path / "state"
 
-    def make(profile: str | dict[str, Any], nvml: bool = False, pids: bool = False) -> SimBox:
+    def make(profile: str | dict[str, Any], nvml: bool = False, pids: bool = False, clock: str = "wall") -> SimBox:
         if not state.exists():
-            simctl.make_state(str(state), profile, device_nodes=False)
+            simctl.make_state(str(state), profile, device_nodes=False, clock=clock, parties=1)
         uuid = simctl.read_state(str(state))["cards"][0]["uuid"]
         path = tmp_path / f"box{len(boxes)}"
         if nvml:
@@ -98,6 +99,37 @@ def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callab
     yield make
     for box in boxes:
         box.close()
+
+
+@pytest.fixture(scope="session")
+def sharing_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sharing_containers.compiled(tmp_path_factory.mktemp("sharing"))
+
+
+@pytest.fixture
+def make_sharing(
+    sim_box: Callable[..., SimBox], tmp_path: Path, sharing_programs: Path
+) -> Iterator[Callable[[str], sharing_containers.Node]]:
+    """Makes a node by its clock, on which containers share cards."""
+    made: list[sharing_containers.Node] = []
+
+    def make(clock: str) -> sharing_containers.Node:
+        made.append(sharing_containers.Node(sim_box, tmp_path, sharing_programs, clock))
+        return made[-1]
+
+    yield make
+    for node in made:
+        node.close()
+
+
+@pytest.fixture
+def node(make_sharing: Callable[[str], sharing_containers.Node]) -> sharing_containers.Node:
+    return make_sharing("virtual")
+
+
+@pytest.fixture
+def real_node(make_sharing: Callable[[str], sharing_containers.Node]) -> sharing_containers.Node:
+    return make_sharing("wall")
 
 
 @pytest.fixture

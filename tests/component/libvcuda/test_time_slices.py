@@ -1,6 +1,6 @@
 """Containers that share a card by time slices while programs are stopped, killed and forked, or lose their files.
 
-The tests run in real time, so the ratios are generous. Forged locks are in test_time_slices_forged.py.
+Signals and forks are real, and time is virtual. Forged locks are in test_time_slices_forged.py.
 """
 
 from __future__ import annotations
@@ -9,59 +9,32 @@ import fcntl
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
 
 import pytest
-from sharing_containers import MS, Container, Locks, Node, card_offset, patience, until
-from vcuda_boxes import SOURCES, SimBox, compile_c
+from sharing_containers import MS, Container, Locks, Node, card_offset, patience
+from vcuda_boxes import SOURCES, compile_c
+from virtual_director import wait_for
 
 from vgpu.config import core_schedule, usage
 
-pytestmark = pytest.mark.flaky(reruns=1)  # real time: other programs of the machine may delay a measurement
-
-SETTLE = 0.25
+SETTLE = 250 * MS
 WHOLE_FILE = 1 << 62
 
 
-@pytest.fixture
-def node(sim_box: Callable[..., SimBox], tmp_path: Path) -> Iterator[Node]:
-    made = Node(sim_box, tmp_path)
-    yield made
-    made.close()
-
-
 def assert_shares(node: Node, wanted: dict[Container, int], card: int = 0) -> None:
-    """Measure again while a busy machine delays the programs' launches. More than the share is never right."""
-    for _ in range(6):
-        before = [(container.used(card), container.busy(card)) for container in wanted]
-        got = node.shares(*wanted, card=card)
-        assert all(one < 1.3 * share for one, share in zip(got, wanted.values())), got
-        if all(one > 0.65 * share for one, share in zip(got, wanted.values())):
-            for container, (used, busy) in zip(wanted, before):
-                assert container.used(card) - used < 1.4 * (container.busy(card) - busy) + 20 * MS
-            return
-    raise AssertionError(got)
+    before = [(container.used(card), container.busy(card)) for container in wanted]
+    got = node.shares(*wanted, card=card)
+    assert got == [pytest.approx(share, rel=0.1) for share in wanted.values()]
+    for container, (used, busy) in zip(wanted, before):
+        assert container.used(card) - used == pytest.approx(container.busy(card) - busy, rel=0.1)
 
 
-def both_working(one: Container, other: Container, seconds: float = 0.4) -> float:
+def both_working(one: Container, other: Container) -> float:
     """The part of the time in which both are marked as working."""
-    ends, seen = time.monotonic() + seconds, []
-    while time.monotonic() < ends:
-        seen.append(one.is_working() and other.is_working())
-        time.sleep(0.001)
+    seen = [one.is_working() and other.is_working() for _ in one.director.steps(300 * MS, 770_000)]
     return sum(seen) / len(seen)
-
-
-def processor_time(container: Container) -> float:
-    """Seconds of a processor that its processes have used."""
-    ticks = 0
-    for process in container.processes:
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 # ---- stopped and killed ----
@@ -73,30 +46,29 @@ def test_a_container_that_is_stopped_while_working(node: Node) -> None:
     stopped, other = node.share_out(50, 50)
     process = stopped.start("stop")
     other.flood()
-    time.sleep(SETTLE)
-    until(other.is_queued)
+    node.director.run(SETTLE)
+    node.director.until(other.is_queued)
     stopped.stop_while_working(process)
-    waited = other.seconds_to_progress()
+    waited = other.time_to_progress()
     assert waited < patience((50, 50))
     assert stopped.is_working(), "the stopped container kept its lock"
     assert_shares(node, {other: 50})
-    process.send_signal(signal.SIGCONT)
+    node.director.go_on(process)
     assert_shares(node, {stopped: 50, other: 50})
-    assert both_working(stopped, other) < 0.2
 
 
 def test_a_container_that_is_stopped_while_queued(node: Node) -> None:
     stopped, other = node.share_out(50, 50)
     process = stopped.flood()
     other.flood()
-    time.sleep(SETTLE)
+    node.director.run(SETTLE)
     stopped.stop_while_queued(process)
-    assert other.seconds_to_progress() < 0.7 * patience((50, 50)), (
+    assert other.time_to_progress() < 0.7 * patience((50, 50)), (
         "a container that does not begin its slice is skipped sooner"
     )
     assert_shares(node, {other: 50})
-    process.send_signal(signal.SIGCONT)
-    time.sleep(SETTLE)
+    node.director.go_on(process)
+    node.director.run(SETTLE)
     assert_shares(node, {stopped: 50, other: 50})
 
 
@@ -106,15 +78,15 @@ def test_a_container_that_is_killed(node: Node, place: str) -> None:
     killed, other = node.share_out(50, 50)
     process = killed.flood()
     other.flood()
-    time.sleep(SETTLE)
-    until(killed.is_working if place == "working" else killed.is_queued)
+    node.director.run(SETTLE)
+    node.director.until(killed.is_working if place == "working" else killed.is_queued)
     process.kill()
     process.wait()
     assert not killed.is_working() and not killed.is_queued()
-    assert other.seconds_to_progress() < patience((50, 50))
+    assert other.time_to_progress() < patience((50, 50))
     assert_shares(node, {other: 50})
     killed.flood()
-    time.sleep(SETTLE)
+    node.director.run(SETTLE)
     assert_shares(node, {killed: 50, other: 50})
 
 
@@ -129,13 +101,13 @@ def test_a_program_that_closes_its_files_and_opens_others(node: Node, tmp_path: 
     closing, other = node.share_out(50, 50)
     process = closing.start("close", str(strange.resolve()))
     other.flood()
-    time.sleep(SETTLE)
+    node.director.run(SETTLE)
     for is_locked in (True, False) * 3:
-        until(closing.is_working)
+        node.director.until(closing.is_working)
         process.send_signal(signal.SIGUSR1)
         assert closing.read_line(process) == "done"
-        until(lambda: not closing.is_working())
-        until(closing.is_queued)
+        node.director.until(lambda: not closing.is_working())
+        node.director.until(closing.is_queued)
         assert locks.has(closing.working_byte()) == is_locked, "libvcuda changed no lock of the unrelated file"
         assert locks.has(0, WHOLE_FILE) == is_locked
     assert_shares(node, {closing: 50, other: 50})
@@ -148,16 +120,16 @@ def test_a_child_does_not_keep_its_parents_locks(node: Node) -> None:
     parent, other = node.share_out(50, 50)
     process = parent.start("child")
     other.flood()
-    time.sleep(SETTLE)
+    node.director.run(SETTLE)
     process.send_signal(signal.SIGUSR1)
     child = int(parent.read_line(process))
     try:
         assert both_working(parent, other) < 0.2, "the child did not drop its parent's lock"
-        until(parent.is_working)
+        node.director.until(parent.is_working)
         process.kill()
         process.wait()
         assert not parent.is_working()
-        assert other.seconds_to_progress() < patience((50, 50))
+        assert other.time_to_progress() < patience((50, 50))
         assert_shares(node, {other: 50})
     finally:
         os.kill(child, signal.SIGKILL)
@@ -167,7 +139,7 @@ def test_children_that_come_and_go(node: Node) -> None:
     parent, other = node.share_out(50, 50)
     parent.start("children")
     other.flood()
-    time.sleep(SETTLE)
+    node.director.run(SETTLE)
     assert_shares(node, {parent: 50, other: 50})
     assert both_working(parent, other) < 0.2
 
@@ -176,10 +148,13 @@ def test_an_exec_ends_the_time_slice(node: Node) -> None:
     one, other = node.share_out(50, 50)
     process = one.start("exec")
     other.flood()
-    time.sleep(SETTLE)
+    node.director.run(SETTLE)
+    programs = node.director.clock()["processes"]
     process.send_signal(signal.SIGUSR1)
+    node.director.until(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes().endswith(b"\0stop\0"))
+    wait_for(lambda: node.director.clock()["processes"] > programs)
     assert one.read_line(process) == "ready"
-    assert other.seconds_to_progress() < patience((50, 50))
+    assert other.time_to_progress() < patience((50, 50))
     assert_shares(node, {one: 50, other: 50})
 
 
@@ -190,7 +165,7 @@ def test_processes_and_threads_share_their_containers_time_slice(node: Node) -> 
     many, other = node.share_out(50, 50)
     processes = [many.flood(threads=2) for _ in range(3)]
     other.flood()
-    time.sleep(SETTLE)
+    node.director.run(SETTLE)
     assert_shares(node, {many: 50, other: 50})
     assert both_working(many, other) < 0.2
     busy = {process["pid"]: process["busy_ns"] for process in many.box.cards()[0]["processes"]}
@@ -201,12 +176,13 @@ def test_the_last_process_that_ends_ends_the_time_slice(node: Node) -> None:
     many, other = node.share_out(50, 50)
     processes = [many.start("end") for _ in range(2)]
     other.flood()
-    time.sleep(SETTLE)
+    node.director.run(SETTLE)
     for process in processes:
-        until(many.is_working)
+        node.director.until(many.is_working)
         process.send_signal(signal.SIGUSR1)
-        assert process.wait(120) == 0, many.log
-        assert other.seconds_to_progress() < patience((50, 50))
+        node.director.until(lambda process=process: process.poll() is not None)
+        assert process.returncode == 0, many.log
+        assert other.time_to_progress() < patience((50, 50))
     assert not many.is_working()
     assert_shares(node, {other: 50})
 
@@ -231,7 +207,7 @@ def test_a_container_on_two_cards_beside_one_on_each(node: Node) -> None:
     wide.flood(cards=2, streams=2)
     for card, container in enumerate(narrow):
         container.flood(card=card)
-    time.sleep(2 * SETTLE)
+    node.director.run(2 * SETTLE)
     for card, container in enumerate(narrow):
         assert_shares(node, {wide: 50, container: 50}, card)
 
@@ -247,9 +223,9 @@ def test_two_containers_on_two_cards_crosswise(node: Node) -> None:
     for index, container in enumerate((one, other)):
         for card in (index, 1 - index):
             container.flood(card=card, meet=7 + index, parties=2)
-    time.sleep(2 * SETTLE)
+    node.director.run(2 * SETTLE)
     for card in range(2):
-        got = node.shares(one, other, seconds=1, card=card)
+        got = node.shares(one, other, card=card)
         assert all(share > 12 for share in got), got
 
 
@@ -263,39 +239,37 @@ def test_a_sandbox_that_refuses_locks(node: Node, tmp_path: Path) -> None:
     compile_c(shim, SOURCES / "refuse_locks.c", "-shared", "-fPIC", "-ldl")
     refused.box.environment["LD_PRELOAD"] = str(shim)
     refused.flood()
-    until(lambda: refused.busy() > 3 * MS)
+    node.director.until(lambda: refused.busy() > 3 * MS)
     assert_shares(node, {refused: 40})
     assert not refused.is_working()
     lines = refused.log.splitlines()
     assert len(lines) == 1 and "does not take turns with others" in lines[0], lines
     other.flood()
-    time.sleep(SETTLE)
-    got = node.shares(refused, other, seconds=1)
+    node.director.run(SETTLE)
+    got = node.shares(refused, other)
     assert all(2 < share < 52 for share in got), got
     regions = [(one.box.path / "usage/usage").read_bytes() for one in (refused, other)]
     assert [usage.locks_are_refused(region) for region in regions] == [True, False]
 
 
 @pytest.mark.parametrize("all_waits", [False, True], ids=["waits for others", "all waits"])
-def test_a_sandbox_that_refuses_to_wait(node: Node, tmp_path: Path, all_waits: bool) -> None:
-    """The container says so, and looks at the others now and then instead of all the time."""
-    refused, other = node.share_out(40, 40)
+def test_a_sandbox_that_refuses_to_wait(real_node: Node, tmp_path: Path, all_waits: bool) -> None:
+    """The container says so, and sleeps before it looks again. Time is real, as the kernel's waits are."""
+    refused, other = real_node.share_out(40, 40)
     shim = tmp_path / "refuse_waits.so"
-    compile_c(shim, SOURCES / "refuse_waits.c", "-shared", "-fPIC")
+    compile_c(shim, SOURCES / "refuse_waits.c", "-shared", "-fPIC", "-ldl")
     refused.box.environment["LD_PRELOAD"] = str(shim)
     if all_waits:
         refused.box.environment["REFUSE_ALL_WAITS"] = "1"
     refused.flood()
     other.flood()
-    until(lambda: refused.busy() > 3 * MS and other.busy() > 3 * MS)
-    assert_shares(node, {refused: 40, other: 40})
-    before, began = processor_time(refused), time.monotonic()
-    time.sleep(1)
-    assert processor_time(refused) - before < 0.5 * (time.monotonic() - began)
+    wait_for(lambda: refused.busy() > 100 * MS and other.busy() > 100 * MS)
+    wait_for(lambda: usage.waits_are_refused((refused.box.path / "usage/usage").read_bytes()))
     regions = [(one.box.path / "usage/usage").read_bytes() for one in (refused, other)]
     assert [usage.waits_are_refused(region) for region in regions] == [True, False]
     lines = [line for line in refused.log.splitlines() if "futex" in line]
     assert len(lines) == 1 and "looks twice in a millisecond" in lines[0], lines
+    assert "refuse_waits: again without sleep" not in refused.log
 
 
 # ---- the file itself ----
@@ -332,13 +306,14 @@ def test_a_presence_file_that_is_not_one(node: Node, change: Callable[[Path], No
     """The container then works at the same time as others, and logs that at most once."""
     without, other = node.share_out(40, 40)
     change(without.box.path / "presence")
-    process = without.flood()
+    without.flood()
     other.flood()
-    time.sleep(SETTLE)
-    began = cpu(process)
-    got = node.shares(without, other, seconds=1)
+    node.director.run(SETTLE)
+    passes = node.director.clock()["passes"]
+    got = node.shares(without, other)
+    print(got, node.director.clock()["passes"] - passes)
     assert all(12 < share < 52 for share in got), got
-    assert cpu(process) - began < 0.5, "the program does not spin"
+    assert node.director.clock()["passes"] - passes < 50_000, "the program does not spin"
     assert len(without.log.splitlines()) <= 1, without.log
 
 
@@ -369,12 +344,12 @@ def test_a_presence_file_on_which_another_container_has_a_lease(node: Node) -> N
     lease = FileLease(path)
     try:
         process = one.flood()
-        until(lambda: one.busy() > 3 * MS)  # open(2) would wait for 45 s, until() waits for less
-        assert 12 < node.shares(one, seconds=1)[0] < 101
+        node.director.until(lambda: one.busy() > 3 * MS)  # open(2) would wait for 45 s of real time
+        assert 12 < node.shares(one)[0] < 101
         assert not has_open(process, "presence")
     finally:
         lease.end()
-    until(lambda: has_open(process, "presence"))
+    node.director.until(lambda: has_open(process, "presence"))
 
 
 @pytest.mark.parametrize("name", ["limits", "cards"])
@@ -385,18 +360,12 @@ def test_a_lease_on_a_file_of_its_own_stops_no_program_for_long(node: Node, name
     try:
         process = one.flood()
         if name == "cards":
-            until(lambda: one.busy() > 3 * MS)
+            node.director.until(lambda: one.busy() > 3 * MS)
         else:
-            until(lambda: process.poll() is not None)
+            node.director.until(lambda: process.poll() is not None)
             assert "has a lease on it; CUDA is refused" in one.log
     finally:
         lease.end()
-
-
-def cpu(process: subprocess.Popen[bytes]) -> float:
-    """Seconds of processor time that the process used."""
-    words = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_card_offset_is_the_cards(node: Node) -> None:

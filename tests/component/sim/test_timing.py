@@ -28,7 +28,8 @@ class Look:
     """A program that stops time at `time`, so that the test can read the ledger, and then goes on."""
 
     def __init__(self, line: Any, time: int) -> None:
-        self.process = line.start(f"until({time}); say(1); sys.stdin.read(); say(2)", rank=99, CARDS="no")
+        code = f"until({time}); clock.hold(1); say(1); sys.stdin.read(); clock.hold(0); say(2)"
+        self.process = line.start(code, rank=99, CARDS="no")
 
     def reached(self) -> None:
         assert self.process.stdout.readline() == "1\n"

@@ -9,6 +9,7 @@ import ctypes
 import json
 import mmap
 import os
+import signal
 import sys
 import threading
 import time
@@ -128,5 +129,5 @@ def say(value: object) -> None:
 if __name__ == "__main__":
     if os.environ.get("CARDS") != "no":
         use_cards()
-    exec(sys.argv[1], {**globals(), "threading": threading, "time": time})
+    exec(sys.argv[1], {**globals(), "signal": signal, "threading": threading, "time": time})
     clock.leave()
