@@ -105,8 +105,11 @@ class Container:
         words = {"kernel": "fixed:1000000", "wait": 0, "end": ENDS, **options}
         return self.popen(str(self.programs / "cores_load"), *(f"{name}={value}" for name, value in words.items()))
 
-    def start(self, *case: str) -> subprocess.Popen[bytes]:
-        process = self.popen(str(self.programs / "time_slice_cases"), *case)
+    def start(self, *case: str, program: str = "time_slice_cases", programs: int = 1) -> subprocess.Popen[bytes]:
+        """Start a case, which becomes so many programs."""
+        already = self.director.clock()["processes"]
+        process = self.popen(str(self.programs / program), *case)
+        wait_for(lambda: self.director.clock()["processes"] >= already + programs or process.poll() is not None)
         assert self.read_line(process) == "ready", self.log
         return process
 
@@ -155,11 +158,27 @@ class Container:
         processes = self.box.cards()[card]["processes"]
         return sum(int(process["busy_ns"]) for process in processes if process["pid"] in pids)
 
-    def used(self, card: int = 0) -> int:
-        """ns that libvcuda charged it."""
+    def words(self, card: int = 0) -> tuple[int, ...]:
+        """The fields level, stamp, holder, ... of the card: struct vgpu_usage_time."""
         data = (self.box.path / "usage/usage").read_bytes()
         place = usage.places(data[: usage.CARDS_END])[self.uuid(card)]
-        return int(usage.TIME.unpack_from(data, usage.TIMES_OFFSET + place * usage.TIME.size)[USED])
+        return usage.TIME.unpack_from(data, usage.TIMES_OFFSET + place * usage.TIME.size)
+
+    def used(self, card: int = 0) -> int:
+        """ns that libvcuda charged it."""
+        return self.words(card)[USED]
+
+    def in_flight(self) -> int:
+        """ns of work of all its processes that has not finished, on the first card."""
+        data = (self.box.path / "usage/usage").read_bytes()
+        begin = (
+            usage.FLIGHTS_OFFSET + usage.places(data[: usage.CARDS_END])[self.uuid()] * usage.SLOTS * usage.FLIGHT.size
+        )
+        flights = usage.FLIGHT.iter_unpack(data[begin : begin + usage.SLOTS * usage.FLIGHT.size])
+        return sum(in_flight for in_flight, _ in flights)
+
+    def lives(self) -> bool:
+        return all(process.poll() is None for process in self.processes)
 
     def time_to_progress(self) -> int:
         """ns until it has used 3 ms more of the card."""

@@ -6,17 +6,15 @@ The tests compare the charges with the simulator's ledger of finished work.
 from __future__ import annotations
 
 import re
-import time
 from fnmatch import fnmatchcase
 from typing import Callable
 
 import pytest
 import recorded_drivers
+from checkout import LIBRARIES
 from vcuda_boxes import CHECKOUT, Client, SimBox, load_simctl
 
 from vgpu.config import limits, usage
-
-pytestmark = pytest.mark.flaky(reruns=1)  # real time: other programs of the machine may delay a measurement
 
 HOOKS = CHECKOUT / "libvcuda/src/driver/cuda_table.h"
 DOCS = CHECKOUT / "docs/compute-limit.md"
@@ -24,6 +22,7 @@ DOCS = CHECKOUT / "docs/compute-limit.md"
 WORK = re.compile(
     r"^cu(Launch|Memset|Memcpy|GraphLaunch|GraphUpload|.*Async|.*(Cpy|Copy)Batch|Ctx.*Event$|GreenCtx.*Event$)"
 )
+DOUBLES = LIBRARIES[1]
 BYTES = 1 << 20
 PITCH = 8192
 
@@ -58,7 +57,7 @@ def test_the_table_names_no_function_that_there_is_not() -> None:
         assert any(fnmatchcase(name, pattern) for name in known), pattern
 
 
-# ---- the time that calls take, by the card's ledger ----
+# ---- the time that calls take, by the card's ledger, in virtual time ----
 
 PTX = ".version 6.0\n.target sm_60\n.address_size 64\n.visible .entry spin_200us() { ret; }\n"
 BOX_2D = "{{N:0,N:0,i:2,P:0,Q:{b},P:0,N:8192,N:0,N:0,i:2,P:0,Q:{a},P:0,N:8192,N:8192,N:{rows}}}"
@@ -134,7 +133,10 @@ class Account:
     def __init__(self, box: SimBox) -> None:
         self.box = box
         (box.path / "limits").write_bytes(limits.encode("box", [limits.CardLimit(box.uuid, limits.UNLIMITED, 50, 50)]))
+        box.environment["PYTHONPATH"] = str(DOUBLES)
         self.client = box.caller()
+        self.client.ask("python globals().update(clock=__import__('simulated_clock').Clock())")
+        self.client.ask("python clock.hold(1)")  # while the program waits for the next line
         self.things = self.make(self.client)
 
     @staticmethod
@@ -168,38 +170,30 @@ class Account:
         return int(self.box.cards()[0]["busy_ns"])
 
     def of(self, line: str) -> tuple[float, float]:
-        """ns of a call by libvcuda's charges and by the card, once it has finished and is charged."""
+        """ns of a call by libvcuda's charges and by the card, 50 ms after it has finished."""
         used, busy = self.used(), self.busy()
         line = re.sub(r"\b(\d+)/(\d)\b", lambda match: str(int(match[1]) // int(match[2])), line.format(**self.things))
         self.client.does(line)
         self.client.does("cuCtxSynchronize")
-        deadline = time.monotonic() + 1
-        took = self.busy() - busy
-        while self.used() - used < 0.5 * took and time.monotonic() < deadline:
-            time.sleep(0.002)
-        return self.used() - used, took
+        self.client.ask("python clock.sleep_until(clock.now() + 50_000_000)")
+        return self.used() - used, self.busy() - busy
 
 
 @pytest.fixture
 def account(sim_box: Callable[..., SimBox]) -> Account:
-    """A program on a card with slow memory, so that the simulating machine's own time is short in comparison."""
+    """A program on a card with slow memory, so that what the calls cost their thread is short in comparison."""
     profile = load_simctl().load_profile("t4x1")
     profile["models"]["t4"]["memory_clock_mhz"] = 50
-    return Account(sim_box(profile))
+    return Account(sim_box(profile, clock="virtual"))
 
 
 @pytest.mark.parametrize("lines", [FILLS, COPIES, LAUNCHES], ids=["fills", "copies", "launches"])
 def test_work_that_keeps_the_card_busy_is_charged(account: Account, lines: list[str]) -> None:
+    account.of(lines[0])  # which makes the card this program's
     for line in lines:
         used, busy = account.of(line)
-        for _ in range(5):
-            if 0.5 * busy <= used <= 2 * busy + 5_000_000:
-                break
-            # This machine kept the program from recording where the call's work began or ended: the charge is too
-            # high, or it is the estimate for a call of unknown length.
-            used, busy = account.of(line)
         assert busy > 10_000, line
-        assert 0.5 * busy <= used <= 2 * busy + 5_000_000, line
+        assert used == pytest.approx(busy, rel=0.01), line
 
 
 def test_work_of_copy_engines_is_not_charged(account: Account) -> None:

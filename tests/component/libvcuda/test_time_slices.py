@@ -311,7 +311,6 @@ def test_a_presence_file_that_is_not_one(node: Node, change: Callable[[Path], No
     node.director.run(SETTLE)
     passes = node.director.clock()["passes"]
     got = node.shares(without, other)
-    print(got, node.director.clock()["passes"] - passes)
     assert all(12 < share < 52 for share in got), got
     assert node.director.clock()["passes"] - passes < 50_000, "the program does not spin"
     assert len(without.log.splitlines()) <= 1, without.log
