@@ -60,7 +60,7 @@ cat >"$root/usr/local/bin/systemctl" <<'SYSTEMCTL'
 set -eu
 log=/root/daemons.log
 wait_for() {
-	for _ in $(seq 300); do
+	for _ in $(seq 3000); do
 		"$@" >/dev/null 2>&1 && return
 		sleep 0.1
 	done

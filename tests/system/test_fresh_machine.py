@@ -74,7 +74,7 @@ timed make simulated-node >/root/use
 cat /root/use
 compare
 sed -n 's/^    //p' /root/use >/root/commands
-until_there() { for try in $(seq 300); do [ ! -S $1 ] || return 0; sleep 0.1; done; return 1; }
+until_there() { for try in $(seq 3000); do [ ! -S $1 ] || return 0; sleep 0.1; done; return 1; }
 while read -r command; do
 	echo "@@@@ $command"
 	case $command in
