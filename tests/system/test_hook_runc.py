@@ -125,22 +125,13 @@ def test_two_whole_cards(site: Site) -> None:
     assert {out["card0.uuid"], out["card1.uuid"]} == every
 
 
-@BOTH
-@pytest.mark.parametrize(
-    "env", [[], ["NVIDIA_VISIBLE_DEVICES=all"], ["NVIDIA_VISIBLE_DEVICES=all", "VGPU_GRANT_CORES=x"]]
-)
-def test_container_without_allocation_sees_no_gpu(site: Site, env: list[str]) -> None:
+def test_container_without_allocation_is_left_as_it_was(site: Site) -> None:
+    """What it cannot open is in test_runtime_contract.py."""
     tree = site.tree()
     before = listing(tree)
     plain = site.bundle(tree)
-    plain.config["process"]["env"] += env
-    out = site.output(
-        plain,
-        "sh",
-        "-c",
-        "mknod /tmp/n c 195 255; cudaprobe open /tmp/n; ls /dev; cat /proc/self/mountinfo; rm /tmp/n",
-    )
-    assert "/tmp/n Operation not permitted" in out
+    plain.config["process"]["env"] += ["NVIDIA_VISIBLE_DEVICES=all", "VGPU_GRANT_CORES=x"]
+    out = site.output(plain, "sh", "-c", "ls /dev; cat /proc/self/mountinfo")
     assert "nvidia" not in out.replace("/run/vgpu-sim", "")
     assert listing(tree) == before
 
