@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import cgroup_trees
 import roots
 
 BOOT_TIMEOUT = 300.0
@@ -208,20 +209,8 @@ class Bed:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         self.launcher.wait(60)
         self.launcher.wait(120)
-        for hierarchy in Path("/sys/fs/cgroup").iterdir():
-            self._remove_cgroups(hierarchy / self.name)
+        cgroup_trees.remove(f"/{self.name}")
         shutil.rmtree(self.scratch)
-
-    def _remove_cgroups(self, top: Path) -> None:
-        deadline = time.monotonic() + 60
-        while top.is_dir():
-            for directory, _, _ in os.walk(top, topdown=False):
-                with contextlib.suppress(OSError):
-                    os.rmdir(directory)
-            if top.is_dir():
-                if time.monotonic() > deadline:
-                    raise BedError(f"{top}: cannot be removed")
-                time.sleep(0.05)
 
 
 @contextlib.contextmanager

@@ -211,14 +211,6 @@ def containerds(
         made.stop()
 
 
-@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
-def runc(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[bundles.Runtime]:
-    """Real runc on a cgroup version."""
-    made = bundles.Runtime(tmp_path / "runc", "runc", cgroup=request.param)
-    yield made
-    made.cleanup()
-
-
 @pytest.fixture
 def runc1(tmp_path: Path) -> Iterator[bundles.Runtime]:
     """Real runc where the cgroup version does not matter."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import nodes
 import pytest
 import systemd_bed
+from daemons import wait_for
 from systemd_bed import Bed
 
 from vgpu.config import usage
@@ -195,10 +195,11 @@ def test_the_unit_runs_hardened_and_takes_the_inventory(bed: Bed, deb: Path, nod
     assert health["version"]
     pid = bed.call("systemctl", "show", "-P", "MainPID", "vgpud.service").strip()
     bed.call("sh", "-c", f"kill -9 {pid}")
-    end = time.monotonic() + 300
-    while bed.call("systemctl", "show", "-P", "MainPID", "vgpud.service").strip() in ("0", pid):
-        assert time.monotonic() < end, bed.call("journalctl", "-u", "vgpud", check=False)
-        time.sleep(0.2)
+    wait_for(
+        lambda: bed.call("systemctl", "show", "-P", "MainPID", "vgpud.service").strip() not in ("0", pid),
+        300,
+        bed.journal,
+    )
     bed.call("systemctl", "stop", "vgpud.service")
 
 
@@ -243,8 +244,4 @@ def region_holder(bed: Bed) -> int:
     bed.call("sh", "-c", f"printf '{identity}' > /run/region; truncate -s {usage.SIZE} /run/region")
     bed.call("sh", "-c", f"cat > /run/hold <<'END'\n{script}\nEND")
     bed.call("systemd-run", "--unit=holder", "unshare", "-m", "sh", "/run/hold")
-    end = time.monotonic() + 300
-    while not bed.call("cat", "/run/holder", check=False).strip():
-        assert time.monotonic() < end, bed.call("journalctl", "--no-pager", "-u", "holder", check=False)
-        time.sleep(0.1)
-    return int(bed.call("cat", "/run/holder"))
+    return int(wait_for(lambda: bed.call("cat", "/run/holder", check=False).strip(), 300, bed.journal))

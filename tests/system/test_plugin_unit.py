@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import last_version
 import nodes
 import pytest
 import systemd_bed
+from daemons import wait_for
 from systemd_bed import Bed
 
 pytestmark = pytest.mark.root
@@ -87,13 +87,12 @@ def journal(bed: Bed, unit: str) -> str:
 
 def listed(bed: Bed, count: int) -> list[str]:
     """The lines that kubelet's stand-in has written, as soon as there are `count`."""
-    end = time.monotonic() + 300
-    while True:
-        lines = [line for line in journal(bed, "kubelet").splitlines() if line.startswith("listed ")]
-        if len(lines) >= count:
-            return lines
-        assert time.monotonic() < end, journal(bed, "kubelet") + journal(bed, "vgpu-device-plugin")
-        time.sleep(0.2)
+
+    def lines() -> list[str]:
+        found = [line for line in journal(bed, "kubelet").splitlines() if line.startswith("listed ")]
+        return found if len(found) >= count else []
+
+    return wait_for(lines, 300, lambda: journal(bed, "kubelet") + journal(bed, "vgpu-device-plugin"))  # type: ignore[no-any-return]
 
 
 def upgrade(bed: Bed, debs: list[Path]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import roots
 import systemd_bed
 from checkout import CHECKOUT
+from daemons import wait_for
 from systemd_bed import Bed
 
 pytestmark = pytest.mark.root
@@ -140,10 +140,7 @@ class Node:
         return [self.state(unit) for unit in (DAEMON, PLUGIN, WATCHER)]
 
     def await_state(self, unit: str, state: str) -> None:
-        end = time.monotonic() + 300
-        while self.state(unit) != state:
-            assert time.monotonic() < end, self.bed.journal()[-3000:]
-            time.sleep(0.2)
+        wait_for(lambda: self.state(unit) == state, 300, lambda: self.bed.journal()[-3000:])
 
 
 @pytest.fixture
@@ -202,10 +199,7 @@ def test_the_watcher_waits_for_the_hook_of_the_same_version(installed: Node, deb
     before = installed.bed.call("cat", "/var/lib/vgpu/config.json")
     installed.bed.call("sh", "-c", "echo 'later = 1' >>/usr/lib/vgpu/python/vgpu/hook/hooklog.py")
     installed.bed.call("sh", "-c", "printf 'placement: {policy: spread}\n' >>/etc/vgpu/config.yaml")
-    end = time.monotonic() + 300
-    while "compile it again" not in installed.bed.journal():
-        assert time.monotonic() < end, installed.bed.journal()[-3000:]
-        time.sleep(0.2)
+    wait_for(lambda: "compile it again" in installed.bed.journal(), 300, lambda: installed.bed.journal()[-3000:])
     assert installed.bed.call("cat", "/var/lib/vgpu/config.json") == before
     installed.install(debs)
     assert '"spread"' in installed.bed.call("cat", "/var/lib/vgpu/config.json")
