@@ -8,44 +8,32 @@ import time
 from pathlib import Path
 from typing import Any
 
+from cards import GIB, card, inventory, uuid_of, write_inventory
 from click.testing import CliRunner, Result
+from host import Host
 
-from vgpu.config import paths, records
 from vgpu.config.grants import Holder
-from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.request import Request
-from vgpu.config.settings import Settings
 from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux.procfs import start_time
 from vgpu.hook.request.resolve_grants import WantedGrants
 from vgpu.node.ctl.main import main
 
-GIB = 1 << 30
+__all__ = ["GIB", "PRESENT", "Node", "uuid_of"]
 PRESENT = os.getpid()
 
 
-def uuid_of(index: int) -> str:
-    return f"GPU-{index:08x}-0000-0000-0000-000000000000"
-
-
-class Node:
+class Node(Host):
     """The node. `verb` is the verb of vgpuctl that `call` runs."""
 
     def __init__(self, path: Path, verb: str) -> None:
-        self.path = path
+        super().__init__(path)
         self.verb = verb
-        self.config = path / "config.json"
-        self.settings = Settings({"paths.state": str(path / "state"), "paths.run": str(path / "run")})
-        records.write(str(self.config), self.settings.record())
-        self.cards = [
-            Card(uuid_of(at), at, at, "", "Tesla T4", 16 * GIB, Device(f"/dev/nvidia{at}", f"nvidia{at}", 195, at))
-            for at in range(2)
-        ]
-        (path / "run").mkdir()
-        found = Inventory("550.54.15", "", 1.0, [], [], [], self.cards)
-        records.write(paths.inventory(str(path / "run")), found.record())
+        self.write_settings()
+        self.cards = [card(at, bus_id="", name="Tesla T4") for at in range(2)]
+        write_inventory(self.run_dir, inventory(self.cards))
 
-    def claim(
+    def hold(
         self, container: str, wanted: Request | WantedGrants, holder: Holder | None = None, name: str = ""
     ) -> None:
         """A claim of a container whose init is this process."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from vgpu.config import paths, records
-from vgpu.config.inventory import Card, Device, Inventory, Library
+from cards import card, inventory, write_inventory
+
+from vgpu.config import records
+from vgpu.config.inventory import Device, Library
 from vgpu.config.settings import Settings
 from vgpu.node.doctor import findings
 from vgpu.node.doctor.findings import Check, CheckContext, Finding
@@ -44,21 +46,10 @@ class Tree:
         return path
 
     def inventory(self, *libraries: str, cards: int = 2) -> None:
-        made = [
-            Card(
-                UUIDS[at],
-                at,
-                at,
-                f"0000:0{at}:00.0",
-                "T4",
-                1,
-                Device(str(self.path / f"dev/nvidia{at}"), f"nvidia{at}", 195, at),
-            )
-            for at in range(cards)
-        ]
+        nodes = [Device(str(self.path / f"dev/nvidia{at}"), f"nvidia{at}", 195, at) for at in range(cards)]
+        made = [card(at, 1, uuid=UUIDS[at], device=node) for at, node in enumerate(nodes)]
         files = [Library(path, os.path.basename(path), "", "compute") for path in libraries]
-        found = Inventory("550.54.15", "", 1.0, files, [], [], made)
-        records.write(paths.inventory(self.settings.run_dir), found.record())
+        write_inventory(self.settings.run_dir, inventory(made, libraries=files))
 
     def driver(self, version: str = "550.54.15") -> None:
         self.write("proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  x\n")

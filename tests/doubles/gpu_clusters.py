@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from cards import card
+
 from vgpu.config.dialects import registration
 from vgpu.config.dialects.registration import Offer
-from vgpu.config.inventory import Card, Device
+from vgpu.config.inventory import Card
 from vgpu.plugin.apiserver.client import ApiError
 from vgpu.plugin.scheduler import demand
 from vgpu.plugin.scheduler.cluster import Cluster
@@ -28,11 +30,11 @@ UNIT = 256 * MIB
 def make_cards(node: str, count: int = 2, memory: int = 16 * GIB, name: str = "Tesla T4", link: str = "") -> list[Card]:
     """Cards of one kind; `link` joins each pair."""
     uuids = [f"GPU-{node}-{at}" for at in range(count)]
-    return [
-        Card(uuid, at, at, "", name, memory, Device(f"/dev/nvidia{at}", f"nvidia{at}", 195, at), -1,
-             {other: link for other in uuids if link and other != uuid})
-        for at, uuid in enumerate(uuids)
-    ]  # fmt: skip
+
+    def joined(uuid: str) -> dict[str, str]:
+        return {other: link for other in uuids if link and other != uuid}
+
+    return [card(at, memory, uuid=uuid, bus_id="", name=name, links=joined(uuid)) for at, uuid in enumerate(uuids)]
 
 
 def node_object(name: str, cards: list[Card], labels: dict[str, str] | None = None, **offer: Any) -> Object:

@@ -5,39 +5,29 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from cards import GIB, card, uuid_of
+from host import Host
+
 from vgpu.config import core_schedule, grants, paths
 from vgpu.config.grants import Grant, Holder
-from vgpu.config.inventory import Card, Device
 from vgpu.config.request import Request, Wishes
-from vgpu.config.settings import Settings
 from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.request.resolve_grants import WantedGrants
 
-GIB = 1 << 30
+__all__ = ["GIB", "POD", "Node", "card", "redeem", "schedules_in", "share", "uuid_of"]
 POD = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
-
-
-def uuid_of(index: int) -> str:
-    return f"GPU-{index:08x}-0000-0000-0000-000000000000"
-
-
-def card(index: int, memory: int = 16 * GIB) -> Card:
-    device = Device(f"/dev/nvidia{index}", f"nvidia{index}", 195, index)
-    return Card(uuid_of(index), index, index, f"0000:0{index}:00.0", "T4", memory, device)
 
 
 def schedules_in(path: Path) -> list[tuple[str, tuple[int, ...]]]:
     return [page.key() for page in core_schedule.decode(path.read_bytes())[0]]
 
 
-class Node:
+class Node(Host):
     """A node of `cards` cards below `path`. Each start advances its clock."""
 
     def __init__(self, path: Path, cards: int = 2, **settings: object) -> None:
-        self.path = path
-        self.proc = path / "proc"
+        super().__init__(path, **settings)
         self.cards = [card(index) for index in range(cards)]
-        self.settings = Settings({"paths.state": str(path / "state"), "paths.run": str(path / "run"), **settings})
         self.clock = 1000.0
 
     def schedule_file(self, container: str) -> Path:
@@ -51,15 +41,6 @@ class Node:
             now[0] += seconds
 
         return Ledger(self.settings, self.cards, str(self.proc), lambda: now[0], sleep)
-
-    def live(self, pid: int, started: int = 5, state: str = "S") -> None:
-        directory = self.proc / str(pid)
-        directory.mkdir(parents=True, exist_ok=True)
-        fields = [state, *("0" for _ in range(18)), str(started), "0", "0"]
-        (directory / "stat").write_text(f"{pid} (a) b) {' '.join(fields)}\n")
-
-    def kill(self, pid: int) -> None:
-        (self.proc / str(pid) / "stat").unlink()
 
     def start(self, container: str, pid: int, holder: Holder | None = None, started: int = 5) -> Start:
         """Start a container whose init is alive."""

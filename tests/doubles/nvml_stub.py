@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from cards import card, inventory, write_inventory
 from driver_roots import compile_library
 
-from vgpu.config import paths, records
-from vgpu.config.inventory import Card, Device, Inventory, Library
+from vgpu.config.inventory import Card, Device, Library
 from vgpu.config.settings import Settings
 
 XID, DOUBLE_BIT_ECC = 8, 2
@@ -136,12 +136,11 @@ class StubNode:
         node = self.path / f"dev/nvidia{number}"
         node.symlink_to("/dev/null")  # what counts is that a character device answers to the name
         device = Device(str(node), node.name, 195, number)
-        return Card(f"GPU-{number}", number, number, f"0000:{number:02x}:00.0", "Stub", 1 << 34, device)
+        return card(number, uuid=f"GPU-{number}", name="Stub", device=device)
 
     def write_inventory(self) -> None:
         library = Library(str(self.library), self.library.name, "libnvidia-ml.so.1", "utility")
-        record = Inventory("550.1", "", 1.0, [library], [], [], self.cards).record()
-        records.write(paths.inventory(self.settings.run_dir), record)
+        write_inventory(self.settings.run_dir, inventory(self.cards, "550.1", libraries=[library]))
 
     def load_driver(self, version: str) -> None:
         self.version.write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  now\n")

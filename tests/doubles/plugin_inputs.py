@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vgpu.config import paths, records
-from vgpu.config.inventory import Card, Device, Inventory, Library
+from cards import GIB, MIB, card, inventory
+from cards import write_inventory as write
+
+from vgpu.config.inventory import Card, Library
 from vgpu.config.settings import Settings
 
-MIB = 1 << 20
-GIB = 1 << 30
+__all__ = ["GIB", "MIB", "make_cards", "make_settings", "write_inventory"]
 NVML = Library("/none/libnvidia-ml.so.550.54.15", "libnvidia-ml.so.550.54.15", "libnvidia-ml.so.1", "utility")
 
 
@@ -21,10 +22,9 @@ def make_cards(count: int = 1, memory: int = 15360 * MIB, numa: int = -1, link: 
     """Cards GPU-00, GPU-01, .... Unless `link` is empty, all pairs have it."""
     uuids = [f"GPU-{index:02d}" for index in range(first, first + count)]
     return [
-        Card(
-            uuid, index, index, f"00000000:{index:02X}:00.0", "Tesla T4", memory,
-            Device(f"/dev/nvidia{index}", f"nvidia{index}", 195, index), numa,
-            {other: link for other in uuids if other != uuid and link},
+        card(
+            index, memory, uuid=uuid, bus_id=f"00000000:{index:02X}:00.0", name="Tesla T4", numa=numa,
+            links={other: link for other in uuids if other != uuid and link},
         )
         for index, uuid in enumerate(uuids, first)
     ]  # fmt: skip
@@ -49,6 +49,5 @@ def make_settings(directory: Path | None = None, **values: object) -> Settings:
 
 def write_inventory(settings: Settings, cards: list[Card], driver: str = "550.54.15", boot: str = "") -> None:
     """Write the inventory as vgpud does."""
-    Path(settings.run_dir).mkdir(parents=True, exist_ok=True)
-    inventory = Inventory(driver, boot, 1.0, [NVML], [], [], cards)
-    records.write(paths.inventory(settings.run_dir), inventory.record())
+    made = inventory(cards, driver, boot, libraries=[NVML])
+    write(settings.run_dir, made)

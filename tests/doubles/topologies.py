@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from vgpu.config.inventory import Card, Device
+from cards import card
+
 from vgpu.config.request import Request, Wishes
 from vgpu.hook.placement.placement import Commitment
 
@@ -24,8 +25,7 @@ def make_node(count, link=lambda a, b: None, numa=lambda a: -1, name="Tesla T4",
     for a in range(count):
         links = {uuid(b): link(min(a, b), max(a, b)) for b in range(count) if b != a}
         links = {key: value for key, value in links.items() if value}
-        device = Device(f"/dev/nvidia{a}", f"nvidia{a}", 195, a)
-        cards.append(Card(uuid(a), a, a, f"00000000:0{a:X}:00.0", names[a], sizes[a], device, numa(a), links))
+        cards.append(card(a, sizes[a], uuid=uuid(a), name=names[a], numa=numa(a), links=links))
     return cards
 
 
@@ -138,18 +138,3 @@ def commit(live):
                 sum_.cores += request.cores
                 sum_.memory += request.memory
     return total
-
-
-def fits(card, request, live, policy):
-    """Whether a card has room for one more request, computed from the containers and not from their sums."""
-    here = [other for other, uuids in live if card.uuid in uuids]
-    if request.exclusive:
-        return not here and request.memory <= card.memory
-    amounts = [*here, request]
-    return (
-        not any(other.exclusive for other in here)
-        and not any(item in card.name.lower() for item in request.wishes.nouse_types)
-        and sum(other.cores for other in amounts) <= round(100 * policy.cores_scaling)
-        and sum(other.memory for other in amounts) <= card.memory * policy.memory_scaling
-        and request.memory <= card.memory
-    )

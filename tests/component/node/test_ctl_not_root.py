@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cards import inventory, write_inventory
 from checkout import CHECKOUT
 
 from vgpu.config import paths, records
-from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.settings import Settings
 
 pytestmark = pytest.mark.root
@@ -28,9 +28,7 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.C
     directory = tmp_path_factory.mktemp("node")
     settings = Settings({"paths.state": str(directory / "state"), "paths.run": str(directory / "run")})
     records.write(str(directory / "config.json"), settings.record(), 0o644)
-    (directory / "run").mkdir()
-    card = Card("GPU-1", 0, 0, "", "T4", 1 << 30, Device("/dev/nvidia0", "nvidia0", 195, 0))
-    records.write(paths.inventory(settings.run_dir), Inventory("550", "", 1.0, [], [], [], [card]).record())
+    write_inventory(settings.run_dir, inventory())
     Path(paths.grants(settings.state_dir)).mkdir(parents=True, mode=0o700)
     for parent in (directory, *directory.parents[:3]):
         parent.chmod(parent.stat().st_mode | 0o055)

@@ -28,7 +28,7 @@ PROGRAM = "from vgpu.node.ctl.main import main; main()"
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     made = Node(tmp_path, "top")
-    made.claim("f" * 64, Request(1, 30, 2 * GIB, 50), name="lab/train-0/main")
+    made.hold("f" * 64, Request(1, 30, 2 * GIB, 50), name="lab/train-0/main")
     return made
 
 

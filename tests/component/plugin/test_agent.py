@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import urllib3
+from cards import card, inventory, write_inventory
 from daemons import wait_for
 from fake_apiserver import FakeApiServer
 
@@ -22,7 +23,6 @@ from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.incidents import OUT_OF_MEMORY, STOPPED, Incident
-from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.request import pod_record
@@ -55,7 +55,6 @@ class Site:
         self.reasons: dict[str, str] = {}
         self.faults: dict[str, str] = {}
         self.over: list[int] = []  # an item for each call of pod_over
-        (path / "run").mkdir()
         self.put_inventory()
         self.agent = self.new_agent()
 
@@ -68,20 +67,8 @@ class Site:
         return made
 
     def put_inventory(self, count: int = 2) -> None:
-        cards = [
-            Card(
-                uuid,
-                index,
-                index,
-                "",
-                "Tesla T4",
-                16 << 30,
-                Device(f"/dev/nvidia{index}", f"nvidia{index}", 195, index),
-            )
-            for index, uuid in enumerate((A, B)[:count])
-        ]
-        found = Inventory("550.54.15", "boot", 1.0, [], [], [], cards)
-        records.write(paths.inventory(self.settings.run_dir), found.record())
+        cards = [card(index, uuid=uuid, name="Tesla T4") for index, uuid in enumerate((A, B)[:count])]
+        write_inventory(self.settings.run_dir, inventory(cards))
 
     def start(self) -> None:
         self.agent.start()
@@ -797,9 +784,9 @@ def test_incidents_are_events_on_their_pods_once_over_restarts_and_outages(site:
 
 
 def test_a_card_that_goes_is_an_event_on_the_pods_that_use_it(site: Site) -> None:
-    for name, uid, card in (("p", UID, A), ("q", OTHER, B)):
+    for name, uid, used in (("p", UID, A), ("q", OTHER, B)):
         site.server.put_pod(name, NODE, uid, LIMITS)
-        made = Claim(f"c-{name}", 1, 1, [CardLimit(card, 1 << 30, 40, 40)], False, Holder(uid, "main"), [], "/b", 1.0)
+        made = Claim(f"c-{name}", 1, 1, [CardLimit(used, 1 << 30, 40, 40)], False, Holder(uid, "main"), [], "/b", 1.0)
         (site.path / f"run/containers/c-{name}").mkdir(parents=True)
         records.write(paths.claim(site.settings.run_dir, f"c-{name}"), made.record())
     site.start()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import cards
 import pytest
 
 from vgpu.config import context_sizes, inventory, paths, records
 from vgpu.config.context_sizes import MIB, Seen
 from vgpu.config.errors import VgpuError
-from vgpu.config.inventory import Card, Device, Inventory
+from vgpu.config.inventory import Card, Inventory
 
 REPORTED = "NVIDIA GeForce RTX 3090"
 
 
 def card(name: str = "NVIDIA A100-SXM4-80GB", context: int = 0) -> Card:
-    return Card("GPU-1", 0, 0, "", name, 1 << 34, Device("/dev/nvidia0", "nvidia0", 195, 0), context=context,
-                context_source="seen" if context else "")  # fmt: skip
+    return cards.card(uuid="GPU-1", name=name, context=context, context_source="seen" if context else "")
 
 
 def test_what_the_node_has_seen_counts_more_than_a_report() -> None:

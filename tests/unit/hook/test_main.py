@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cards import GIB, card, inventory, write_inventory
 
-from vgpu.config import claims, grants, paths, pods, records, settings, standalone
+from vgpu.config import claims, grants, pods, records, settings, standalone
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
-from vgpu.config.inventory import Binary, Card, Device, Inventory, Library
+from vgpu.config.inventory import Binary, Device, Library
 from vgpu.config.pods import Pod
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
@@ -32,7 +33,6 @@ KUBEPODS = f"/kubepods/burstable/pod{POD}/{'ab' * 32}"
 VERSION = "550.54.15"
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
 PID = 4711
-GIB = 1 << 30
 STANDALONE = {"vgpu.io/cores": "40", "vgpu.io/memory": "2Gi"}
 CRI = {"io.kubernetes.cri.sandbox-uid": POD, "io.kubernetes.cri.container-name": "main"}
 A, B = "a" * 32, "b" * 32
@@ -283,11 +283,10 @@ class Place:
             Library(f"/host/{stem}.so.{VERSION}", f"{stem}.so.{VERSION}", f"{stem}.so.1", capability)
             for stem, capability in (("libcuda", "compute"), ("libnvidia-ml", "utility"))
         ]
-        cards = [Card(uuid, 0, 0, "0000:41:00.0", "T4", 16 * GIB, Device("/dev/nvidia0", "nvidia0", 195, 0))]
         devices = [Device("/dev/nvidiactl", "nvidiactl", 195, 255)]
         binaries = [Binary("/host/nvidia-smi", "nvidia-smi", "utility")]
-        found = Inventory(VERSION, boot_id, 1.0, libraries, binaries, devices, cards)
-        records.write(paths.inventory(str(self.path / "run")), found.record())
+        parts: dict[str, Any] = {"libraries": libraries, "binaries": binaries, "devices": devices}
+        write_inventory(str(self.path / "run"), inventory([card(uuid=uuid)], VERSION, boot_id, **parts))
 
     def pod(self, annotations: dict[str, str], uid: str = POD) -> None:
         self.cgroup(f"/kubepods/pod{uid}/x")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import cards
+
 from vgpu.config.dialects import registration
 from vgpu.config.dialects.registration import Offer
-from vgpu.config.inventory import Card, Device
+from vgpu.config.inventory import Card
 
 A = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 B = "GPU-ebe7c3f7-303d-558d-435e-99a160631fe4"
@@ -14,14 +16,12 @@ NOW = 1716199325.5
 
 
 def card(uuid: str, index: int, name: str = "Tesla V100S-PCIE-32GB", numa: int = -1, **links: str) -> Card:
-    return Card(
-        uuid, index, index, "0000:41:00.0", name, 32 << 30, Device("/dev/x", "x", 195, index), numa, dict(links)
-    )
+    return cards.card(index, 32 << 30, uuid=uuid, bus_id="0000:41:00.0", name=name, numa=numa, links=links)
 
 
 def offer(**fields: object) -> Offer:
-    cards = [card(B, 1, "NVIDIA A100: 40, GB", 1, **{A: "NV12"}), card(A, 0, **{B: "NV12", "GPU-gone": "SYS"})]
-    return Offer(cards, {B: "Xid 79"}, "550.54.15", split=10, **fields)  # type: ignore[arg-type]
+    both = [card(B, 1, "NVIDIA A100: 40, GB", 1, **{A: "NV12"}), card(A, 0, **{B: "NV12", "GPU-gone": "SYS"})]
+    return Offer(both, {B: "Xid 79"}, "550.54.15", split=10, **fields)  # type: ignore[arg-type]
 
 
 def test_hami_from_2_8_on() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 
 import pytest
+from cards import GIB, card
 
 from vgpu.config import usage
 from vgpu.config.errors import VgpuError
-from vgpu.config.inventory import Binary, Card, Device, Inventory, Library
+from vgpu.config.inventory import Binary, Device, Inventory, Library
 from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.formats import ldcache
@@ -28,7 +29,6 @@ from vgpu.hook.inject.plan import Plan, PlannedContainer
 from vgpu.hook.placement.allocation import Allocation
 
 VERSION = "550.54.15"
-GIB = 1 << 30
 LIMITS_FILE = "/run/vgpu/containers/c1/limits"
 CARDS_FILE = "/run/vgpu/containers/c1/cards"
 PRESENCE_FILE = "/run/vgpu/presence"
@@ -44,12 +44,6 @@ LAYOUTS = {
 def library(stem: str, soname: str, capability: str = "compute", bits: int = 64, version: str = VERSION) -> Library:
     name = f"{stem}.so.{version}"
     return Library(f"/host/lib{bits}/{name}", name, soname, capability, bits)
-
-
-def card(index: int) -> Card:
-    device = Device(f"/dev/nvidia{index}", f"nvidia{index}", 195, index)
-    uuid = f"GPU-{index:08x}-0000-0000-0000-000000000000"
-    return Card(uuid, index, index, f"0000:4{index}:00.0", "T4", 16 * GIB, device)
 
 
 def node() -> Inventory:
@@ -437,11 +431,11 @@ def test_proc_shows_the_assigned_cards_only() -> None:
         ("params", PARAMS.replace(b"Files: 1", b"Files: 0"), 0o444),
         ("version", b"NVRM 550\n", 0o444),
         ("gpus", None, 0o755),
-        ("gpus/0000:41:00.0", None, 0o755),
+        ("gpus/0000:01:00.0", None, 0o755),
     ]
     directories = [item for item in planned.operations if isinstance(item, BindDirectory)]
     assert [(item.source, item.path) for item in directories] == [
-        ("/hostproc/driver/nvidia/gpus/0000:41:00.0", "/proc/driver/nvidia/gpus/0000:41:00.0")
+        ("/hostproc/driver/nvidia/gpus/0000:01:00.0", "/proc/driver/nvidia/gpus/0000:01:00.0")
     ]
     assert "ro,nosuid,nodev,noexec" in found.describe()
 
@@ -561,7 +555,7 @@ def test_the_order_of_a_share() -> None:
         step(planned, BindDevice, "/dev/nvidiactl"),
         step(planned, BindDevice, "/dev/nvidia0"),
         step(planned, Tmpfs, "/proc/driver/nvidia"),
-        step(planned, BindDirectory, "/proc/driver/nvidia/gpus/0000:40:00.0"),
+        step(planned, BindDirectory, "/proc/driver/nvidia/gpus/0000:00:00.0"),
         step(planned, ReplaceFile, "/etc/ld.so.cache"),
     ]
     assert order == sorted(order)

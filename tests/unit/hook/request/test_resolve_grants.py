@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cards import GIB, MIB, card, uuid_of
 
 from vgpu.config import grants
 from vgpu.config.dialects.placements import Choice, Chosen
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
-from vgpu.config.inventory import Card, Device
+from vgpu.config.inventory import Card
 from vgpu.config.request import Request, Wishes
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger.commitments import OpenGrants, Totals
@@ -19,19 +20,8 @@ from vgpu.hook.placement import allocation
 from vgpu.hook.placement.placement import Commitment, NoFit, Policy, place
 from vgpu.hook.request.resolve_grants import ResolvedGrants, Terms, WantedGrants, resolve, terms_of
 
-GIB = 1 << 30
-MIB = 1 << 20
 HAMI = "hami.io/vgpu-devices-allocated"
 OWN = "vgpu.io/placement"
-
-
-def uuid_of(index: int) -> str:
-    return f"GPU-{index:08x}-0000-0000-0000-000000000000"
-
-
-def card(index: int, memory: int = 16 * GIB) -> Card:
-    device = Device(f"/dev/nvidia{index}", f"nvidia{index}", 195, index)
-    return Card(uuid_of(index), index, index, f"0000:0{index}:00.0", "T4", memory, device)
 
 
 CARDS = [card(0), card(1), card(2, 8 * GIB)]

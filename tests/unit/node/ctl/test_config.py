@@ -12,12 +12,12 @@ from typing import Any
 import click
 import pytest
 import yaml
+from cards import card, inventory, write_inventory
 from checkout import CHECKOUT
 from click.testing import CliRunner, Result
 
-from vgpu.config import records, settings
+from vgpu.config import settings
 from vgpu.config.errors import VgpuError
-from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.settings import DEFAULTS
 from vgpu.node.ctl import main as program
 from vgpu.node.ctl.main import main
@@ -157,11 +157,7 @@ def test_check_apply_and_import_as_json(node: Node) -> None:
 
 
 def write_cards(run: Path, count: int, memory: int) -> None:
-    cards = [
-        Card(f"GPU-{at}", at, at, f"0:{at}", "H200", memory, Device(f"/dev/nvidia{at}", f"nvidia{at}", 195, at))
-        for at in range(count)
-    ]
-    records.write(f"{run}/inventory.json", Inventory("550.54.15", "", 1.0, [], [], [], cards).record())
+    write_inventory(str(run), inventory([card(at, memory) for at in range(count)]))
 
 
 def test_check_prints_a_line_per_error_and_no_traceback(node: Node) -> None:

@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
+from cards import card
 from click.testing import CliRunner, Result
+from host import Host
 
-from vgpu.config import paths, records
+from vgpu.config import paths
 from vgpu.config.errors import VgpuError
-from vgpu.config.inventory import Card, Device
 from vgpu.config.request import Request
-from vgpu.config.settings import Settings
 from vgpu.hook import hooklog
 from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux.procfs import start_time
@@ -22,19 +22,14 @@ from vgpu.node.ctl.logs import logs
 
 ONE, TWO = "1" * 64, "2" * 64
 POD = "lab/train/main"
-CARD = Card(
-    "GPU-00000000-0000-0000-0000-000000000000", 0, 0, "", "Tesla T4", 16 << 30,
-    Device("/dev/nvidia0", "nvidia0", 195, 0),
-)  # fmt: skip
+CARD = card()
 
 
-class Node:
+class Node(Host):
     def __init__(self, path: Path) -> None:
-        self.settings = Settings({"paths.state": str(path / "state"), "paths.run": str(path / "run")})
-        self.run = str(path / "run")
-        Path(self.run).mkdir()
-        self.config = str(path / "config.json")
-        records.write(self.config, self.settings.record())
+        super().__init__(path)
+        Path(self.run_dir).mkdir()
+        self.write_settings()
         self.journal: list[journal.Entry] = []
         self.failure = ""
 
@@ -43,15 +38,15 @@ class Node:
             raise VgpuError("journal", found=self.failure)
         return self.journal
 
-    def write(self, container: str, error: str = "", name: str = "", stage: str = "prestart", at: float = 5.0) -> None:
+    def hooked(self, container: str, error: str = "", name: str = "", stage: str = "prestart", at: float = 5.0) -> None:
         record = hooklog.record(stage, {"id": container, "pid": 7}, ["a note"], error, name)
-        hooklog.write(self.run, {**record, "time": at})
+        hooklog.write(self.run_dir, {**record, "time": at})
 
     def vgpud(self, text: str, at: float = 5.0, priority: int = 6) -> None:
         self.journal.append(journal.Entry(at, 9, priority, text))
 
     def call(self, *arguments: str) -> Result:
-        done = CliRunner().invoke(logs, list(arguments), obj=self.config)
+        done = CliRunner().invoke(logs, list(arguments), obj=str(self.config))
         assert done.exit_code == 0, done.output
         return done
 
@@ -76,9 +71,9 @@ def test_no_log_has_no_lines(node: Node) -> None:
 
 
 def test_the_lines_of_both_files_the_oldest_first(node: Node) -> None:
-    node.write(ONE)
-    Path(paths.hook_log(node.run)).rename(paths.hook_log(node.run) + ".1")
-    node.write(TWO, name=POD)
+    node.hooked(ONE)
+    Path(paths.hook_log(node.run_dir)).rename(paths.hook_log(node.run_dir) + ".1")
+    node.hooked(TWO, name=POD)
     found = node.lines()
     assert [line["container"] for line in found] == [ONE, TWO]
     assert [line["name"] for line in found] == ["", POD]
@@ -86,8 +81,8 @@ def test_the_lines_of_both_files_the_oldest_first(node: Node) -> None:
 
 
 def test_lines_of_vgpud_stand_between_those_of_the_hook(node: Node) -> None:
-    node.write(ONE, at=10)
-    node.write(ONE, at=30, stage="poststop")
+    node.hooked(ONE, at=10)
+    node.hooked(ONE, at=30, stage="poststop")
     node.vgpud("started version=1", at=5)
     node.vgpud(f"released: its init has died container={ONE} pod={POD} pid=7", at=20)
     found = node.lines()
@@ -98,7 +93,7 @@ def test_lines_of_vgpud_stand_between_those_of_the_hook(node: Node) -> None:
 
 
 def test_without_a_journal_the_hooks_lines_are_printed_with_a_warning(node: Node) -> None:
-    node.write(ONE)
+    node.hooked(ONE)
     node.failure = "no such program"
     done = node.call("--output", "json")
     assert [line["container"] for line in json.loads(done.stdout)] == [ONE]
@@ -106,15 +101,15 @@ def test_without_a_journal_the_hooks_lines_are_printed_with_a_warning(node: Node
 
 
 def test_one_container_by_the_beginning_of_its_id(node: Node) -> None:
-    node.write(ONE)
-    node.write(TWO)
+    node.hooked(ONE)
+    node.hooked(TWO)
     assert [line["container"] for line in node.lines("22")] == [TWO]
     assert node.lines("3") == []
 
 
 def test_a_whole_id_is_not_the_beginning_of_another(node: Node) -> None:
-    node.write("train")
-    node.write("train-2")
+    node.hooked("train")
+    node.hooked("train-2")
     assert [line["container"] for line in node.lines("train")] == ["train"]
 
 
@@ -123,20 +118,20 @@ def test_the_containers_of_a_pod_by_name_and_not_those_of_another_pod(node: Node
     for container, name in ((ONE, POD), (TWO, "lab/train-2/main")):
         ledger = Ledger(node.settings, [CARD])
         assert ledger.claim(Start(container, me, start_time(me), "/b", None, name, 1.0), Request(1, 10, 1 << 30))
-        node.write(container)
+        node.hooked(container)
     for wanted in ("lab/train", POD):
         assert [line["container"] for line in node.lines(wanted)] == [ONE]
 
 
 def test_a_pod_whose_start_was_refused_has_lines_and_so_has_its_stop(node: Node) -> None:
-    node.write(ONE, "allocation: no card fits", POD)
-    node.write(ONE, stage="poststop")
-    node.write(TWO, "allocation: no card fits", "lab/train-2/main")
+    node.hooked(ONE, "allocation: no card fits", POD)
+    node.hooked(ONE, stage="poststop")
+    node.hooked(TWO, "allocation: no card fits", "lab/train-2/main")
     assert [line["stage"] for line in node.lines("lab/train")] == ["prestart", "poststop"]
 
 
 def test_lines_of_vgpud_by_container_and_pod(node: Node) -> None:
-    node.write(ONE, name=POD)
+    node.hooked(ONE, name=POD)
     of_id = f"container {ONE}: no usage region"
     path = f"/run/vgpu/containers/{ONE}/claim.json: damaged"
     of_pod = "a share is passed by lab/train/main."
@@ -148,8 +143,8 @@ def test_lines_of_vgpud_by_container_and_pod(node: Node) -> None:
 
 
 def test_refused_starts_and_warnings_alone(node: Node) -> None:
-    node.write(ONE)
-    node.write(TWO, "allocation: no card has room", at=1)
+    node.hooked(ONE)
+    node.hooked(TWO, "allocation: no card has room", at=1)
     node.vgpud("started")
     node.vgpud("no driver", priority=4, at=2)
     assert [line["error"] for line in node.lines("--errors")] == ["allocation: no card has room", "no driver"]
@@ -157,15 +152,15 @@ def test_refused_starts_and_warnings_alone(node: Node) -> None:
 
 @pytest.mark.parametrize("line", ["{", "[]", "{}", '{"time": "x", "stage": "", "container": "", "error": ""}', "\\xff"])
 def test_a_line_of_another_form_is_left_out(node: Node, line: str) -> None:
-    node.write(ONE)
-    with Path(paths.hook_log(node.run)).open("ab") as file:
+    node.hooked(ONE)
+    with Path(paths.hook_log(node.run_dir)).open("ab") as file:
         file.write(line.encode() + b"\xff\n" + line.encode() + b"\n")
-    node.write(TWO)
+    node.hooked(TWO)
     assert [found["container"] for found in node.lines()] == [ONE, TWO]
 
 
 def test_a_line_of_an_older_hook_has_no_name(node: Node) -> None:
-    with Path(paths.hook_log(node.run)).open("a") as file:
+    with Path(paths.hook_log(node.run_dir)).open("a") as file:
         file.write('{"time":1,"stage":"s","container":"c","pid":1,"notes":[],"error":""}\n')
     (line,) = node.lines()
     assert (line["container"], line["name"]) == ("c", "")
@@ -173,13 +168,13 @@ def test_a_line_of_an_older_hook_has_no_name(node: Node) -> None:
 
 @pytest.mark.parametrize("time", ["1e300", "-1e300", "NaN", "1e11111"])
 def test_a_time_that_is_none_is_not_known(node: Node, time: str) -> None:
-    with Path(paths.hook_log(node.run)).open("a") as file:
+    with Path(paths.hook_log(node.run_dir)).open("a") as file:
         file.write(f'{{"time":{time},"stage":"s","container":"c","pid":1,"notes":[],"error":""}}\n')
     assert [found["time"] for found in node.lines()] == [None]
 
 
 def test_a_table_has_no_control_characters_of_a_container(node: Node) -> None:
-    node.write(ONE, "plan: \x1b[2J")
+    node.hooked(ONE, "plan: \x1b[2J")
     node.vgpud("text \x1b[2J")
     done = node.call()
     assert "\x1b" not in done.stdout

@@ -25,8 +25,8 @@ def test_nobody_holds_a_card(node: Node) -> None:
 
 
 def test_a_container_of_a_pod_and_another(node: Node) -> None:
-    node.claim("one", Request(1, 30, 2 * GIB, 50), name="lab/train-0/main")
-    node.claim("two", Request(1, 20, GIB))
+    node.hold("one", Request(1, 30, 2 * GIB, 50), name="lab/train-0/main")
+    node.hold("two", Request(1, 20, GIB))
     one, two = node.json()["containers"]
     assert (one["namespace"], one["pod"], one["name"]) == ("lab", "train-0", "main")
     assert (two["namespace"], two["pod"], two["name"]) == ("", "", "")
@@ -40,7 +40,7 @@ def test_a_container_of_a_pod_and_another(node: Node) -> None:
 
 
 def test_a_line_for_each_card(node: Node) -> None:
-    node.claim("one", Request(2, 30, GIB))
+    node.hold("one", Request(2, 30, GIB))
     assert [row["card"] for row in node.json()["containers"]] == [0, 1]
     assert [row["card"] for row in node.json("--card", "1")["containers"]] == [1]
     assert [row["card"] for row in node.json("--card", uuid_of(0), "--card", "1")["containers"]] == [0, 1]
@@ -48,7 +48,7 @@ def test_a_line_for_each_card(node: Node) -> None:
 
 
 def test_a_container_that_has_ended_is_listed_on_demand(node: Node) -> None:
-    node.claim("one", Request(1, 30, GIB))
+    node.hold("one", Request(1, 30, GIB))
     node.change("one", start_time=1)
     assert node.json()["containers"] == []
     (row,) = node.json("--all")["containers"]
@@ -56,13 +56,13 @@ def test_a_container_that_has_ended_is_listed_on_demand(node: Node) -> None:
 
 
 def test_a_whole_card_has_no_limit(node: Node) -> None:
-    node.claim("big", Request(1, 100, 0))
+    node.hold("big", Request(1, 100, 0))
     (row,) = node.json()["containers"]
     assert (row["memory_limit"], row["memory_used"]) == ("whole card", None)
 
 
 def test_damage_is_a_warning(node: Node) -> None:
-    node.claim("one", Request(1, 30, GIB))
+    node.hold("one", Request(1, 30, GIB))
     (node.path / "run/containers/one/claim.json").write_bytes(b"garbage")
     done = node.call("--output", "json")
     assert done.stderr.startswith("warning: ")
@@ -70,7 +70,7 @@ def test_damage_is_a_warning(node: Node) -> None:
 
 
 def test_a_narrow_terminal_keeps_pod_card_and_use(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.claim("f" * 64, Request(1, 30, 2 * GIB, 50), name="lab/train-0/main")
+    node.hold("f" * 64, Request(1, 30, 2 * GIB, 50), name="lab/train-0/main")
     monkeypatch.setenv("COLUMNS", "80")
     lines = node.call().stdout.splitlines()
     assert max(map(len, lines)) <= 80

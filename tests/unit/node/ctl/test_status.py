@@ -39,9 +39,9 @@ def test_a_free_node(node: Node) -> None:
 
 
 def test_the_holders_of_cards(node: Node) -> None:
-    node.claim("one", Request(1, 30, 2 * GIB, 50))
-    node.claim("pod", Request(1, 40, 3 * GIB), name="lab/train-0/main")
-    node.claim("big", Request(1, 100, 0))
+    node.hold("one", Request(1, 30, 2 * GIB, 50))
+    node.hold("pod", Request(1, 40, 3 * GIB), name="lab/train-0/main")
+    node.hold("big", Request(1, 100, 0))
     found = node.json()
     held = {row["card"]: (row["cores_held"], row["memory_held"], row["holders"]) for row in found["cards"]}
     assert held[0] == (70, 5 * GIB, ["one", "lab/train-0/main"])
@@ -61,7 +61,7 @@ def test_the_holders_of_cards(node: Node) -> None:
     [({}, "running"), ({"ready": False}, "starting"), ({"start_time": 1}, "stopped"), ({"pid": 4194304}, "stopped")],
 )
 def test_states(node: Node, fields: dict[str, object], state: str) -> None:
-    node.claim("one", Request(1, 30, GIB))
+    node.hold("one", Request(1, 30, GIB))
     node.change("one", **fields)
     found = node.json()
     assert [row["state"] for row in found["containers"]] == [state]
@@ -69,7 +69,7 @@ def test_states(node: Node, fields: dict[str, object], state: str) -> None:
 
 
 def test_limits_in_force_are_those_of_the_file(node: Node) -> None:
-    node.claim("one", Request(1, 30, GIB))
+    node.hold("one", Request(1, 30, GIB))
     path = node.path / "run/containers/one/limits"
     limits.update(str(path), "one", [CardLimit(uuid_of(0), 5 * GIB, 30, 80)])
     (row,) = node.json()["containers"]
@@ -90,7 +90,7 @@ def test_a_grant_between_two_starts_is_held(node: Node) -> None:
 
 
 def test_damage_is_a_warning_each_once(node: Node) -> None:
-    node.claim("one", Request(1, 30, GIB))
+    node.hold("one", Request(1, 30, GIB))
     path = node.path / "run/containers/one/claim.json"
     path.write_bytes(b"garbage")
     (node.path / "state/grants").mkdir(parents=True)
@@ -111,8 +111,8 @@ def test_a_container_that_does_not_answer_is_named(node: Node, monkeypatch: pyte
         return found
 
     monkeypatch.setattr(reader, "each", silent)
-    node.claim("one", Request(1, 30, GIB), name="default/train/main")
-    node.claim("whole", Request(1, 100, 0))
+    node.hold("one", Request(1, 30, GIB), name="default/train/main")
+    node.hold("whole", Request(1, 100, 0))
     done = node.call("--output", "json")
     assert done.exit_code == 0
     (warning,) = json.loads(done.stdout)["warnings"]

@@ -24,9 +24,9 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 def used(node: Node) -> Snapshot:
     """Three containers: `b` uses the most core time, `c` the most memory, and of `a` nothing is known."""
-    node.claim("b", Request(1, 30, 2 * GIB, 50), name="lab/train-0/main")
-    node.claim("a", Request(1, 20, GIB))
-    node.claim("c", Request(1, 20, 4 * GIB))
+    node.hold("b", Request(1, 30, 2 * GIB, 50), name="lab/train-0/main")
+    node.hold("a", Request(1, 20, GIB))
+    node.hold("c", Request(1, 20, 4 * GIB))
     figures = {"a": (None, None), "b": (28.4, GIB), "c": (3.0, 3 * GIB)}
     found = snapshot.take(node.settings)
     rows = []

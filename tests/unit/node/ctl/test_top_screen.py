@@ -24,7 +24,7 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Snapshot:
     """One container that uses half of its two limits."""
     monkeypatch.setattr(reader, "each", region_reading.each)
     node = Node(tmp_path, "top")
-    node.claim("f" * 64, Request(1, 30, 2 * GIB, 50), name=POD)
+    node.hold("f" * 64, Request(1, 30, 2 * GIB, 50), name=POD)
     made = snapshot.take(node.settings)
     return dataclasses.replace(made, shares=[with_use(row, 25.0, GIB) for row in made.shares])
 
@@ -112,7 +112,7 @@ def test_a_tenants_name_has_no_control_characters_and_no_markup(found: Snapshot)
 def test_a_whole_card_has_no_figures(found: Snapshot, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     node = Node(tmp_path / "other", "top")
-    node.claim("big", Request(1, 100, 0))
+    node.hold("big", Request(1, 100, 0))
     made = snapshot.take(node.settings)
     text = draw(made, made.shares, View(200))
     assert "whole card" in text

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from vgpu.config.inventory import Card, Device, Inventory
+from cards import inventory
+
 from vgpu.config.settings import Settings
 from vgpu.node.daemon.card_use import INTERVAL, VALID, CardUseMonitor
 from vgpu.node.service.log import Conditions, Log
@@ -37,8 +38,7 @@ class Bench:
         return self.answer
 
     def look(self) -> None:
-        card = Card("GPU-a", 0, 0, "", "T4", 1 << 34, Device("/dev/nvidia0", "nvidia0", 195, 0))
-        self.monitor.look(Inventory("550", "", 1.0, [], [], [], [card]))
+        self.monitor.look(inventory())
 
 
 def test_an_answer_counts_until_it_is_too_old() -> None:

@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
+import cards
 import pytest
+from cards import write_inventory
+from host import Host
 from region_reading import InProcess
 
-from vgpu.config import context_sizes, inventory, limits, paths, records, usage
+from vgpu.config import context_sizes, inventory, limits, paths, usage
 from vgpu.config.claims import Claim
 from vgpu.config.context_sizes import MIB
-from vgpu.config.inventory import Card, Device, Inventory
-from vgpu.config.settings import Settings
 from vgpu.node.daemon.context_sizes import LEAST, MOST, ContextSizes
-from vgpu.node.service.log import Conditions, Log
 
 UUID = limits.uuid_text(bytes(range(16)))
 NAME = "NVIDIA A100-SXM4-80GB"
 
 
-class Node:
+class Node(Host):
     """A node of one card and one container. `living` is what the container's living processes have allocated."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.settings = Settings({"paths.run": str(path / "run"), "paths.state": str(path / "state")})
-        for name in ("run", "state"):
-            (path / name).mkdir()
-        self.log = io.StringIO()
-        self.sizes = ContextSizes(self.settings, Conditions(Log(self.log, levels=False)), InProcess())
+        super().__init__(path)
+        (path / "state").mkdir()
+        self.sizes = ContextSizes(self.settings, self.conditions, InProcess())
         self.claims = {"c": Claim("c", 1, 1, [], False, None, [], "/b", 1.0)}
         self.living = 0
         self.inventory("550")
         monkeypatch.setattr("vgpu.node.daemon.usage_regions.held", lambda *_: {UUID: self.living})
 
     def inventory(self, driver: str) -> None:
-        card = Card(UUID, 0, 0, "", NAME, 1 << 34, Device("/dev/nvidia0", "nvidia0", 195, 0))
-        found = Inventory(driver, "", 1.0, [], [], [], [card])
-        records.write(paths.inventory(self.settings.run_dir), found.record())
+        write_inventory(self.run_dir, cards.inventory([cards.card(uuid=UUID, name=NAME)], driver))
 
     def look(self, used: int, allocated: int = 0, pid: int = 7, living: int | None = None) -> int:
         """NVML reports `used` MiB of a process, whose region has `allocated`. Returns the MiB in the inventory."""

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from cards import card, uuid_of
 
 from vgpu.config import foreign, paths, records
 from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.config.foreign import COMPUTE, GRAPHICS, User
-from vgpu.config.inventory import Card, Device
 from vgpu.config.limits import CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
@@ -21,10 +21,8 @@ from vgpu.hook.linux import procfs, staleness
 from vgpu.hook.placement.placement import NoFit
 from vgpu.node.daemon import foreign_processes
 
-UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(2)]
-CARDS = [
-    Card(uuid, at, at, f"0000:0{at}:00.0", "T4", 16 << 30, Device("", "", 195, at)) for at, uuid in enumerate(UUIDS)
-]
+UUIDS = [uuid_of(at) for at in range(2)]
+CARDS = [card(at) for at in range(2)]
 
 
 def user(kind: str = COMPUTE, started: int = 0) -> User:

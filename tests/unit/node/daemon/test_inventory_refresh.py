@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
+from cards import card, inventory, write_inventory
+from host import Host
 
-from vgpu.config import paths, records
-from vgpu.config.inventory import Card, Device, Inventory
-from vgpu.config.settings import Settings
 from vgpu.node.daemon.inventory_refresh import FIRST_PAUSE, LAST_PAUSE, LEFT_OUT, InventoryRefresher
-from vgpu.node.service.log import Conditions, Log
 
 
 class Answer:
@@ -33,17 +30,12 @@ class Answer:
         self.stopped = True
 
 
-class Node:
+class Node(Host):
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.now = 100.0
+        super().__init__(path, **{"paths.libvcuda": str(path / "vcuda"), "driver.proc_root": str(path / "proc")})
         self.workers: list[Answer] = []
-        values = {"paths.run": str(path), "paths.libvcuda": str(path / "vcuda")}
-        self.settings = Settings({**values, "driver.proc_root": str(path / "proc")})
         for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
             self.write(f"vcuda/{name}", "library")
-        self.log = io.StringIO()
-        self.conditions = Conditions(Log(self.log, levels=False))
         self.driver("550.54.15")
         self.keeper = InventoryRefresher(self.settings, self.conditions, self.spawn, "/proc", lambda: self.now)  # type: ignore[arg-type]
 
@@ -55,15 +47,9 @@ class Node:
         self.version = version
         self.write("proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  x\n")
 
-    def write(self, name: str, text: str) -> None:
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
     def take(self, version: str = "") -> None:
         """Write the inventory of a worker that succeeds."""
-        found = Inventory(version or self.version, "", self.now, [], [], [], [])
-        records.write(paths.inventory(str(self.path)), found.record())
+        write_inventory(self.run_dir, inventory([], version or self.version))
 
     def look(self, later: float = 0.0) -> int:
         """Run a round. Returns how many workers there have been."""
@@ -110,9 +96,9 @@ def test_one_is_taken_when_anything_changes(node: Node, change: str) -> None:
     elif change == "libvcuda":
         node.write("vcuda/libcuda.so.1", "another package's")
     elif change == "lost":
-        (node.path / "inventory.json").unlink()
+        (node.path / "run/inventory.json").unlink()
     else:
-        node.write("inventory.json", "{")
+        node.write("run/inventory.json", "{")
     assert node.look() == 2
     node.succeed()
     assert node.look(100) == 2
@@ -172,9 +158,7 @@ def test_a_card_that_was_left_out_is_searched_again(node: Node) -> None:
     node.succeed()
     assert node.look(later=LEFT_OUT - 1) == 1
     assert node.look(later=1) == 2
-    device = Device("/dev/nvidia0", "nvidia0", 195, 0)
-    card = Card("GPU-1", 0, 0, "0000:3b:00.0", "T4", 1 << 34, device)
-    records.write(paths.inventory(str(node.path)), Inventory(node.version, "", 1.0, [], [], [], [card]).record())
+    write_inventory(node.run_dir, inventory([card(bus_id="0000:3b:00.0")], node.version))
     node.workers[-1].done = True
     node.keeper.look()
     assert node.look(later=10 * LEFT_OUT) == 2

@@ -7,12 +7,13 @@ import os
 import random
 from pathlib import Path
 
+import cards
 import pytest
 
 from vgpu.config import claims, limits, paths, records
 from vgpu.config.claims import Claim
 from vgpu.config.incidents import OVER_LIMIT, STOPPED
-from vgpu.config.inventory import Card, Device, Inventory
+from vgpu.config.inventory import Inventory
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger import container_processes
@@ -191,8 +192,7 @@ def test_a_claim_of_an_earlier_version_may_hold_what_it_held_at_vgpuds_start(wat
 
 
 def inventory(driver: str, context: int) -> Inventory:
-    card = Card(UUID, 0, 0, "", "Tesla T4", 16 << 30, Device("/dev/nvidia0", "nvidia0", 195, 0), context=context)
-    return Inventory(driver, "", 1.0, [], [], [], [card])
+    return cards.inventory([cards.card(uuid=UUID, name="Tesla T4", context=context)], driver)
 
 
 @pytest.mark.parametrize(("driver", "tolerant"), [("470.82", True), ("515.105.01", True), ("550.54.15", False)])

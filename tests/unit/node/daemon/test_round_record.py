@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cards import GIB, card, inventory
+from host import Host
 
-from vgpu.config import claims, limits, paths, records, rounds
+from vgpu.config import limits, paths, records, rounds
 from vgpu.config.claims import Claim
 from vgpu.config.grants import Holder
-from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.limits import CardLimit
-from vgpu.config.settings import Settings
 from vgpu.hook.linux import procfs, staleness
 from vgpu.node.daemon.lending_policy import Observation
 from vgpu.node.daemon.round_record import Parts, RoundRecorder
 from vgpu.node.daemon.usage_regions import Report
 
 UUID = limits.uuid_text(bytes(range(16)))
-GIB = 1 << 30
 BOOT = staleness.boot_id()
 
 
@@ -70,42 +69,25 @@ class Fake:
         return 3 * GIB
 
 
-class Node:
+class Node(Host):
     def __init__(self, root: Path) -> None:
-        self.run = str(root / "run")
-        self.now = 1000.0
-        settings = Settings({"paths.run": self.run, "paths.state": str(root / "state")}, "node-1")
+        super().__init__(root)
         self.lender = FakeLender()
         fake: Any = Fake()
         parts = Parts(self.lender, fake, fake, fake, fake, FakeReaders())  # type: ignore[arg-type]
-        self.recorder = RoundRecorder(settings, parts, clock=lambda: self.now, wall_clock=lambda: 5000.0)
-        card = Card(UUID, 0, 0, "0000:01:00.0", "T4", 16 * GIB, Device("/dev/nvidia0", "nvidia0", 195, 0))
-        self.inventory = Inventory("550", "", 1.0, [], [], [], [card])
+        self.recorder = RoundRecorder(self.settings, parts, clock=lambda: self.now, wall_clock=lambda: 5000.0)
+        self.inventory = inventory([card(uuid=UUID)], "550")
 
     def hold(self, container: str, start_time: int, **changes: Any) -> None:
         limit = CardLimit(UUID, 4 * GIB, 30, 50)
         fields: dict[str, Any] = {
             "holder": Holder("uid-1", "main"), "name": "team/web/main", "ready": True, "created": 50.0, **changes,
         }  # fmt: skip
-        claim = Claim(
-            container,
-            os.getpid(),
-            start_time,
-            [limit],
-            False,
-            grants=[],
-            bundle="/b",
-            boot_id=staleness.boot_id(),
-            **fields,
-        )
-        os.makedirs(paths.container(self.run, container))
-        records.write(paths.claim(self.run, container), claim.record())
-        Path(paths.limits(self.run, container)).write_bytes(limits.encode(container, [limit]))
-        assert claims.read(self.run, container).container == container
+        self.claim(container, os.getpid(), start_time, limit, boot_id=staleness.boot_id(), **fields)
 
     def round(self) -> dict[str, Any]:
         self.recorder.write(self.inventory, {"more": 1})
-        return rounds.read(self.run)
+        return rounds.read(self.run_dir)
 
 
 @pytest.fixture
@@ -115,9 +97,9 @@ def node(tmp_path: Path) -> Node:
 
 def test_a_container_and_its_card(node: Node) -> None:
     node.hold("a", procfs.start_time(os.getpid()))
-    limits.set_overheads(paths.limits(node.run, "a"), {UUID: (7, 6000)})
+    limits.set_overheads(paths.limits(node.run_dir, "a"), {UUID: (7, 6000)})
     found = node.round()
-    assert (found["node"], found["taken"], found["time"], found["more"]) == ("node-1", 1000.0, 5000.0, 1)
+    assert (found["node"], found["taken"], found["time"], found["more"]) == ("node", 1000.0, 5000.0, 1)
     (card,) = found["cards"]
     assert (card["memory"], card["memory_used"], card["utilization"]) == (16 * GIB, 5 * GIB, 70)
     assert (card["cores_held"], card["memory_held"], card["holders"]) == (30, 4 * GIB, 1)
@@ -154,7 +136,7 @@ def test_an_earlier_libvcuda_counts_no_waits(node: Node, monkeypatch: pytest.Mon
 
 def test_the_hosts_figure_counts_only_while_it_counts_in_the_container(node: Node) -> None:
     node.hold("a", procfs.start_time(os.getpid()))
-    limits.set_overheads(paths.limits(node.run, "a"), {UUID: (7, 5000)})
+    limits.set_overheads(paths.limits(node.run_dir, "a"), {UUID: (7, 5000)})
     assert node.round()["containers"][0]["cards"][0]["memory_driver"] == 0
 
 
@@ -184,7 +166,7 @@ def test_time_lent_and_borrowed_is_summed_up_and_ends_with_the_container(node: N
     assert found["cards"][0]["lent_ns"] == 6_000_000_000
     node.now += 3600
     assert node.round()["containers"][0]["cards"][0]["lent_ns"] == 24_000_000_000, "a gap counts for a minute at most"
-    records.write(paths.claim(node.run, "a"), {**records.read(paths.claim(node.run, "a")), "start_time": 1})
+    records.write(paths.claim(node.run_dir, "a"), {**records.read(paths.claim(node.run_dir, "a")), "start_time": 1})
     node.now += 10
     assert node.round()["containers"] == []
     assert node.recorder._lent == {}
@@ -193,13 +175,13 @@ def test_time_lent_and_borrowed_is_summed_up_and_ends_with_the_container(node: N
 @pytest.mark.parametrize(("boot", "text"), [("", "fell off the bus"), ("another", "")])
 def test_a_recorded_fault_of_this_boot_is_the_cards(node: Node, boot: str, text: str) -> None:
     fault = {"card": UUID, "text": "fell off the bus", "at": 1.0, "reset": False}
-    os.makedirs(node.run)
+    os.makedirs(node.run_dir, exist_ok=True)
     record = {"version": 1, "boot_id": boot or staleness.boot_id(), "driver": [], "faults": [fault]}
-    records.write(paths.health(node.run), record)
+    records.write(paths.health(node.run_dir), record)
     assert node.round()["cards"][0]["fault"] == text
 
 
 def test_the_record_goes_with_vgpud(node: Node) -> None:
     node.round()
     node.recorder.remove()
-    assert not os.path.exists(paths.round_record(node.run))
+    assert not os.path.exists(paths.round_record(node.run_dir))

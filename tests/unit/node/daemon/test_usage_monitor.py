@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 
 import pytest
+from cards import inventory
 
 from vgpu.config import limits
 from vgpu.config.claims import Claim
-from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger import container_processes
@@ -91,8 +91,7 @@ def test_a_region_without_use_counts_as_a_report(watched: Watched) -> None:
 
 def test_nvml_is_not_queried_where_no_container_has_a_share(watched: Watched) -> None:
     watched.lender.shares = {}
-    card = Card(UUID, 0, 0, "", "T4", 1 << 34, Device("/dev/nvidia0", "nvidia0", 195, 0))
-    watched.watch.look(Inventory("550", "", 1.0, [], [], [], [card]))
+    watched.watch.look(inventory())
 
 
 def test_only_the_newest_sample_of_a_process_counts_and_garbage_is_bounded() -> None:
