@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import time
@@ -11,27 +10,25 @@ from pathlib import Path
 
 import pytest
 from daemons import wait_for
+from host import Host
 
 from vgpu.config import limits, usage
 from vgpu.config.claims import Claim
 from vgpu.node.daemon import region_readers
 from vgpu.node.daemon.region_readers import RegionReaders
 from vgpu.node.daemon.usage_regions import SAME, Regions
-from vgpu.node.service.log import Conditions, Log
 
 REPORTED = "blocks the host's reads of its usage region"
 
 
-class Node:
+class Node(Host):
     """Containers of a made-up /proc. A file `blocked` beside a region makes its reader wait until the file is gone."""
 
     CARD = limits.uuid_text(bytes(range(16)))
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.proc = path / "proc"
+        super().__init__(path)
         self.now = 0.0
-        self.log = io.StringIO()
-        self.conditions = Conditions(Log(self.log, levels=False))
         self.readers = RegionReaders(self.conditions, str(self.proc), lambda: self.now)
         self.claims = [self.container(f"c{number}", 100 + number) for number in range(4)]
         answer = Regions.answer
@@ -50,7 +47,7 @@ class Node:
         region = directory / "root" / usage.PATH[1:]
         region.parent.mkdir(parents=True)
         region.write_bytes(usage.BEGINNING.ljust(usage.SIZE, b"\0"))
-        (directory / "stat").write_text(f"{pid} (a) S {' '.join('0' for _ in range(18))} 5 0 0\n")
+        self.live(pid)
         return Claim(name, pid, 5, [], False, None, [], "/b", 1.0, name=f"default/{name}/main", ready=True)
 
     def use(self, number: int, used: int) -> None:

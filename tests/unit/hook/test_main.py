@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from cards import GIB, card, inventory, write_inventory
+from host import Host
 
 from vgpu.config import claims, grants, pods, records, settings, standalone
 from vgpu.config.errors import VgpuError
@@ -230,14 +231,12 @@ def test_absurd_amounts_are_refused(annotations: dict[str, str]) -> None:
 # A whole run, up to the container's namespace
 
 
-class Place:
+class Place(Host):
     """A node and a container of pid PID in a made-up /proc, whose root is `tree`."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-        self.path = path
+        super().__init__(path)
         self.capfd = capfd
-        self.proc = path / "proc"
-        self.config = path / "config.json"
         self.stdin = path / "stdin"
         self.values: dict[str, object] = {
             "paths.state": str(path / "state"),
@@ -256,17 +255,12 @@ class Place:
         for name in ("uid_map", "gid_map"):
             self.write(f"proc/{PID}/{name}", "0 0 4294967295\n")
         (self.proc / str(PID) / "root").symlink_to(path / "tree")
-        self.write(f"proc/{PID}/stat", f"{PID} (runc) S {' '.join('0' for _ in range(18))} 77 0\n")
+        self.live(PID, 77)
         self.cgroup("/user.slice")
         self.set_config(annotations=STANDALONE)
         self.set_settings()
         self.set_inventory()
         monkeypatch.setattr(hook_main, "Hook", partial(Hook, proc=str(self.proc)))
-
-    def write(self, name: str, text: str) -> None:
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
     def cgroup(self, path: str) -> None:
         self.write(f"proc/{PID}/cgroup", f"5:devices:{path}\n1:name=systemd:{path}\n")
@@ -324,7 +318,7 @@ class Place:
         assert err.count("\n") == 1
         return err[:-1]
 
-    def log(self) -> list[dict[str, Any]]:
+    def hook_log(self) -> list[dict[str, Any]]:
         path = self.path / "run/hook.log"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -358,7 +352,7 @@ def test_a_share_from_start_to_stop(place: Place, equipped: list[str]) -> None:
     claim = claims.read(str(place.path / "run"), "c1")
     assert (claim.pid, claim.start_time, claim.ready) == (PID, 77, True)
     assert claim.devices == {"195:0": "/dev/nvidia0"}
-    (entry,) = place.log()
+    (entry,) = place.hook_log()
     assert (entry["stage"], entry["container"], entry["pid"], entry["error"]) == ("prestart", "c1", PID, "")
     assert entry["name"] == ""
     assert entry["notes"] == [f"share of card 0 ({UUID}, T4)", "note"]
@@ -367,7 +361,7 @@ def test_a_share_from_start_to_stop(place: Place, equipped: list[str]) -> None:
     (place.proc / str(PID) / "stat").unlink()
     assert place.run("poststop", state=place.state(pid=0)) == (0, "", "")
     assert place.claims() == []
-    assert place.log()[-1]["notes"] == ["released"]
+    assert place.hook_log()[-1]["notes"] == ["released"]
 
 
 def test_a_pod_from_start_to_stop(place: Place, equipped: list[str]) -> None:
@@ -479,7 +473,7 @@ def test_a_pods_request_by_key_is_nothing(locked: Place, equipped: list[str]) ->
     locked.pod(keyed())
     assert locked.run("prestart") == (0, "", "")
     assert equipped == []
-    assert locked.log()[-1]["notes"] == [
+    assert locked.hook_log()[-1]["notes"] == [
         "annotation vgpu.io/request-<key> is ignored: a pod's amounts come from the limits in its spec"
     ]
 
@@ -531,14 +525,14 @@ def test_the_log_names_the_pod_of_a_start_and_of_a_refused_start(place: Place, e
     assert place.run("prestart") == (0, "", "")
     (place.path / "run/inventory.json").unlink()
     assert "inventory" in place.refused()
-    assert [entry["name"] for entry in place.log()] == ["lab/train-0/main"] * 2
+    assert [entry["name"] for entry in place.hook_log()] == ["lab/train-0/main"] * 2
 
 
 def test_what_a_pods_annotations_ask_for_in_vain_is_logged(place: Place, equipped: list[str]) -> None:
     wishes = {"vgpu.io/core-limit": "20", "vgpu.io/cores": "90", "vgpu.io/numa-bind": "yes"}
     place.pod({**place.grants(), **wishes})
     assert place.run("prestart") == (0, "", "")
-    assert sorted(place.log()[-1]["notes"][2:]) == [
+    assert sorted(place.hook_log()[-1]["notes"][2:]) == [
         "annotation vgpu.io/cores is ignored: a pod's amounts come from the limits in its spec",
         "annotation vgpu.io/numa-bind is ignored: expected true or false, found yes",
         "the core limit 20 is ignored: it is below the 40 cores of the share, which are its limit",
@@ -548,20 +542,20 @@ def test_what_a_pods_annotations_ask_for_in_vain_is_logged(place: Place, equippe
 def test_a_pod_whose_annotations_nobody_knows_is_logged(place: Place, equipped: list[str]) -> None:
     place.pod(place.grants())
     assert place.run("prestart") == (0, "", "")
-    assert place.log()[-1]["notes"][2:] == [ignored_annotations.NOT_KNOWN]
+    assert place.hook_log()[-1]["notes"][2:] == [ignored_annotations.NOT_KNOWN]
     pods.write(str(place.path / "run"), record({}))
     (place.proc / str(PID) / "stat").unlink()
     assert place.run("poststop", state=place.state(pid=0)) == (0, "", "")
-    place.write(f"proc/{PID}/stat", f"{PID} (runc) S {' '.join('0' for _ in range(18))} 77 0\n")
+    place.live(PID, 77)
     assert place.run("prestart") == (0, "", "")
-    assert len(place.log()[-1]["notes"]) == 2, "with a record they are known"
+    assert len(place.hook_log()[-1]["notes"]) == 2, "with a record they are known"
 
 
 def test_a_pod_that_asks_by_annotations_alone_gets_nothing_and_a_line_in_the_log(place: Place) -> None:
     place.pod(STANDALONE)
     assert place.run("prestart") == (0, "", "")
     assert place.claims() == []
-    (entry,) = place.log()
+    (entry,) = place.hook_log()
     assert [note.split(" is ignored")[0] for note in entry["notes"]] == [
         "annotation vgpu.io/cores", "annotation vgpu.io/memory"
     ]  # fmt: skip
@@ -572,14 +566,14 @@ def test_a_pod_that_asks_by_annotations_alone_gets_nothing_and_a_line_in_the_log
 def test_a_standalone_whole_card_has_no_core_limit(place: Place, equipped: list[str]) -> None:
     place.set_config(annotations={"vgpu.io/cores": "100", "vgpu.io/core-limit": "50"})
     assert place.run("prestart") == (0, "", "")
-    assert place.log()[-1]["notes"][2:] == ["the core limit 50 is ignored: whole cards have no core limit"]
+    assert place.hook_log()[-1]["notes"][2:] == ["the core limit 50 is ignored: whole cards have no core limit"]
 
 
 def test_the_log_names_a_pods_unknown_annotations(place: Place, equipped: list[str]) -> None:
     place.pod({**place.grants(), "vgpu.io/core-limt": "60", "vgpu.io/zzzzzzzz": "x"})
     assert place.run("prestart") == (0, "", "")
     assert equipped == ["c1"]
-    assert place.log()[-1]["notes"][-2:] == [
+    assert place.hook_log()[-1]["notes"][-2:] == [
         "annotation vgpu.io/core-limt is unknown and ignored: did you mean vgpu.io/core-limit?",
         "annotation vgpu.io/zzzzzzzz is unknown and ignored",
     ]
@@ -588,10 +582,10 @@ def test_the_log_names_a_pods_unknown_annotations(place: Place, equipped: list[s
 def test_the_log_names_them_without_a_grant_too_and_bad_settings_stop_no_such_pod(place: Place) -> None:
     place.pod({"vgpu.io/core": "60"})
     assert place.run("prestart") == (0, "", "")
-    assert place.log()[-1]["notes"] == ["annotation vgpu.io/core is unknown and ignored: did you mean vgpu.io/cores?"]
+    assert place.hook_log()[-1]["notes"] == ["annotation vgpu.io/core is unknown and ignored: did you mean vgpu.io/cores?"]
     place.config.write_text("{")
     assert place.run("prestart") == (0, "", "")
-    assert len(place.log()) == 1
+    assert len(place.hook_log()) == 1
 
 
 def record(annotations: dict[str, str], node: str = "", **limits: int) -> Pod:
@@ -707,7 +701,7 @@ def test_a_grant_of_another_pod(place: Place, equipped: list[str]) -> None:
     assert place.run("prestart")[0] == 0
     (place.proc / str(PID) / "stat").unlink()
     assert place.run("poststop")[0] == 0
-    place.write(f"proc/{PID}/stat", f"{PID} (runc) S {' '.join('0' for _ in range(18))} 99 0\n")
+    place.live(PID, 99)
     place.pod(annotations, STRANGER)
     line = place.refused()
     assert POD in line
@@ -795,7 +789,7 @@ def test_a_failure_after_the_claim_withdraws_it(
     assert words in line
     assert place.claims() == []
     assert grants.read(str(place.path / "state"), A).holder is None
-    assert place.log()[-1]["error"] == line.partition(": ")[2]
+    assert place.hook_log()[-1]["error"] == line.partition(": ")[2]
 
 
 class Executed:
@@ -890,12 +884,12 @@ def test_poststop_of_a_strange_id(place: Place, container_id: object) -> None:
 
 def test_poststop_of_an_unknown_container_is_silent(place: Place) -> None:
     assert place.run("poststop", state=place.state(id="other")) == (0, "", "")
-    assert place.log() == []
+    assert place.hook_log() == []
 
 
 def test_the_log_takes_what_a_state_may_hold(place: Place) -> None:
     place.refused("poststop", state=place.state(id=["x"], pid={"a": [1] * 1000}))
-    (entry,) = place.log()
+    (entry,) = place.hook_log()
     assert (entry["container"], entry["pid"]) == ("", 0)
 
 
@@ -924,13 +918,13 @@ def test_a_dry_run_prints_the_plan_and_leaves_nothing(place: Place) -> None:
     assert any("\\x0aforged" in line for line in lines)
     after = sorted(path for path in place.path.rglob("*") if path.name != "stdin")
     assert [path for path in after if path not in before] == [place.path / "run/ledger.lock"]
-    assert place.log() == []
+    assert place.hook_log() == []
 
 
 def test_a_dry_run_says_why_not(place: Place) -> None:
     place.set_config(annotations={"vgpu.io/cores": "40", "vgpu.io/memory": "17Gi"})
     assert UUID in place.refused("--dry-run", "prestart")
-    assert place.log() == []
+    assert place.hook_log() == []
 
 
 def test_a_dry_run_of_a_container_without_an_allocation_prints_nothing(place: Place) -> None:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from host import Host
 
 from vgpu.config.claims import Claim
 from vgpu.hook.ledger import container_processes
@@ -13,21 +14,15 @@ from vgpu.hook.ledger.container_processes import ContainerProcesses, Populations
 from vgpu.hook.linux import cgroup, procfs
 
 
-class Tree:
+class Tree(Host):
     """A /proc of few processes, and cgroup hierarchies beside it."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.proc = str(path / "proc")
+        super().__init__(path)
         self.write(
             "proc/self/cgroup", "5:devices:/system.slice/containerd.service\n0::/system.slice/containerd.service\n"
         )
         self.mounts("cgroup", "devices", "cgroup2", "unified")
-
-    def write(self, name: str, text: str) -> None:
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
     def mounts(self, *kinds: str) -> None:
         lines = [
@@ -86,7 +81,7 @@ def claim(name: str, pid: int, cgroup: str) -> Claim:
 )
 def test_own_cgroup_is_never_the_runtimes(tree: Tree, lines: str, own: str) -> None:
     tree.process(500, 9, "c", lines)
-    assert own_cgroup(500, tree.proc) == own
+    assert own_cgroup(500, str(tree.proc)) == own
 
 
 def test_nested_cgroups_count_and_other_cgroups_do_not(tree: Tree) -> None:
@@ -96,14 +91,14 @@ def test_nested_cgroups_count_and_other_cgroups_do_not(tree: Tree) -> None:
     tree.cgroup("devices/c/init.scope", 501)
     tree.cgroup("devices/c/system.slice/a.service", 502)
     tree.process(503, 9, "c", "5:devices:/cc\n4:memory:/c\n")
-    assert processes_of(claim("c", 500, "devices:/c"), tree.proc) == [(500, 500), (501, 501), (502, 502)]
+    assert processes_of(claim("c", 500, "devices:/c"), str(tree.proc)) == [(500, 500), (501, 501), (502, 502)]
 
 
 @pytest.mark.parametrize("cgroup", ["devices:/c", ":/c"])
 def test_each_version(tree: Tree, cgroup: str) -> None:
     tree.process(500, 9, "c")
     tree.cgroup("devices/c" if cgroup.startswith("devices") else "unified/c", 500)
-    assert processes_of(claim("c", 500, cgroup), tree.proc) == [(500, 500)]
+    assert processes_of(claim("c", 500, cgroup), str(tree.proc)) == [(500, 500)]
 
 
 def test_a_process_whose_first_thread_has_ended_is_counted(tree: Tree) -> None:
@@ -112,7 +107,7 @@ def test_a_process_whose_first_thread_has_ended_is_counted(tree: Tree) -> None:
     tree.process(501, 500, "c", "5:devices:/\n0::/\n")
     tree.write("proc/501/task/501/cgroup", "5:devices:/\n0::/\n")
     tree.write("proc/501/task/502/cgroup", "5:devices:/c\n0::/\n")
-    assert [pid for pid, _ in processes_of(claim("c", 500, "devices:/c"), tree.proc)] == [500, 501]
+    assert [pid for pid, _ in processes_of(claim("c", 500, "devices:/c"), str(tree.proc))] == [500, 501]
 
 
 def test_an_init_that_moved_is_counted(tree: Tree) -> None:
@@ -120,7 +115,7 @@ def test_an_init_that_moved_is_counted(tree: Tree) -> None:
     tree.process(500, 9, "c")
     tree.process(501, 500, "c")
     tree.cgroup("devices/c", 501)
-    assert [pid for pid, _ in processes_of(claim("c", 500, "devices:/c"), tree.proc)] == [500, 501]
+    assert [pid for pid, _ in processes_of(claim("c", 500, "devices:/c"), str(tree.proc))] == [500, 501]
 
 
 def test_processes_in_a_shared_cgroup_are_distinguished(tree: Tree) -> None:
@@ -134,7 +129,7 @@ def test_processes_in_a_shared_cgroup_are_distinguished(tree: Tree) -> None:
     tree.process(700, 9)
     tree.cgroup("devices/both", 500, 501, 502, 503, 600, 601, 700)
     claims = [claim("a", 500, "devices:/both"), claim("b", 600, "devices:/both")]
-    found = ContainerProcesses(claims, tree.proc)
+    found = ContainerProcesses(claims, str(tree.proc))
     assert [[pid for pid, _ in found.of(item)] for item in claims] == [[500, 501, 502, 503], [600, 601]]
 
 
@@ -143,21 +138,21 @@ def test_without_a_cgroup_the_namespace_decides(tree: Tree, cgroup: str) -> None
     tree.process(500, 9, "c")
     tree.process(501, 500, "c")
     tree.process(900, 9)
-    assert processes_of(claim("c", 500, cgroup), tree.proc) == [(500, 500), (501, 501)]
+    assert processes_of(claim("c", 500, cgroup), str(tree.proc)) == [(500, 500), (501, 501)]
 
 
 def test_nobody_belongs_to_a_dead_init(tree: Tree) -> None:
     """Its cgroup and its pid may have a new owner by now."""
     tree.process(500, 9, "c", started=7)
     tree.cgroup("devices/c", 500)
-    assert processes_of(claim("c", 500, "devices:/c"), tree.proc) == []
+    assert processes_of(claim("c", 500, "devices:/c"), str(tree.proc)) == []
 
 
 def test_what_vanishes_meanwhile_is_left_out(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.process(500, 9, "c")
     tree.cgroup("devices/c", 500, 501)
     monkeypatch.setattr(container_processes.os, "listdir", lambda path: ["gone"])
-    assert processes_of(claim("c", 500, "devices:/c"), tree.proc) == [(500, 500)]
+    assert processes_of(claim("c", 500, "devices:/c"), str(tree.proc)) == [(500, 500)]
 
 
 def test_this_very_process() -> None:

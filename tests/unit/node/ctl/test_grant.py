@@ -9,24 +9,23 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from host import Host
 
-from vgpu.config import grants, paths, records
+from vgpu.config import grants, paths
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.request import Wishes
-from vgpu.config.settings import Settings
 from vgpu.node.ctl.main import main
 
 GIB = 1 << 30
 
 
-class Node:
+class Node(Host):
     def __init__(self, path: Path) -> None:
-        self.state = str(path / "state")
-        self.config = str(path / "config.json")
-        records.write(self.config, Settings({"paths.state": self.state, "paths.run": str(path / "run")}).record())
+        super().__init__(path)
+        self.write_settings()
 
     def call(self, *arguments: str) -> Result:
-        return CliRunner().invoke(main, ["--config", self.config, "grant", *arguments])
+        return CliRunner().invoke(main, ["--config", str(self.config), "grant", *arguments])
 
     def refused(self, *arguments: str) -> str:
         done = self.call(*arguments)
@@ -38,7 +37,7 @@ class Node:
         return done.stderr
 
     def all(self) -> list[Grant]:
-        found, damaged = grants.read_all(self.state)
+        found, damaged = grants.read_all(self.state_dir)
         assert damaged == []
         return found
 
@@ -64,12 +63,12 @@ def test_add(node: Node, options: list[str], amounts: dict[str, int], described:
     assert done.exit_code == 0, done.output
     annotations = json.loads(done.stdout)
     assert set(annotations) == {f"vgpu.io/grant-{name}" for name in amounts}
-    made = [grants.read(node.state, grant_id) for grant_id in annotations.values()]
+    made = [grants.read(node.state_dir, grant_id) for grant_id in annotations.values()]
     assert {grant.resource: grant.amount for grant in made} == amounts
     assert len(set(annotations.values())) == len(amounts)
     assert grants.join(made, 0, Wishes()).describe() == described
-    assert os.stat(f"{node.state}/grants").st_mode & 0o777 == 0o700
-    assert {os.stat(paths.grant(node.state, grant.id)).st_mode & 0o777 for grant in made} == {0o600}
+    assert os.stat(f"{node.state_dir}/grants").st_mode & 0o777 == 0o700
+    assert {os.stat(paths.grant(node.state_dir, grant.id)).st_mode & 0o777 for grant in made} == {0o600}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +96,7 @@ def test_add_refuses(node: Node, options: list[str], words: str) -> None:
 def test_list(node: Node) -> None:
     bound = Grant("a" * 32, "memory", 2 * GIB, 1.0, holder=Holder("uid-1", "main"), cards=["GPU-1"])
     for grant in (bound, Grant("b" * 32, "cores", 40, 2.0)):
-        grants.write(node.state, grant)
+        grants.write(node.state_dir, grant)
     text = node.call("list").stdout
     for word in ("a" * 32, "2 GiB", "pod uid-1, container main", "GPU-1", "b" * 32, "40"):
         assert word in text
@@ -109,9 +108,9 @@ def test_list(node: Node) -> None:
 
 
 def test_list_survives_damage(node: Node) -> None:
-    grants.write(node.state, Grant("b" * 32, "cores", 40, 2.0))
-    Path(node.state, "grants", "c" * 32 + ".json").write_text("{")
-    Path(node.state, "grants", ".x.json.1.tmp").write_text("{")
+    grants.write(node.state_dir, Grant("b" * 32, "cores", 40, 2.0))
+    Path(node.state_dir, "grants", "c" * 32 + ".json").write_text("{")
+    Path(node.state_dir, "grants", ".x.json.1.tmp").write_text("{")
     done = node.call("list")
     assert done.exit_code == 0
     assert "b" * 32 in done.stdout
@@ -126,14 +125,14 @@ def test_list_of_none(node: Node) -> None:
 
 def test_remove(node: Node) -> None:
     for letter in "abc":
-        grants.write(node.state, Grant(letter * 32, "cores", 40, 2.0))
+        grants.write(node.state_dir, Grant(letter * 32, "cores", 40, 2.0))
     assert node.call("remove", "a" * 32, "c" * 32).exit_code == 0
     assert [grant.id for grant in node.all()] == ["b" * 32]
     assert "expected a grant of this node" in node.refused("remove", "a" * 32)
 
 
 def test_remove_ends_no_grant_if_one_of_them_does_not_exist(node: Node) -> None:
-    grants.write(node.state, Grant("b" * 32, "cores", 30, 1.0))
+    grants.write(node.state_dir, Grant("b" * 32, "cores", 30, 1.0))
     assert "expected a grant of this node" in node.refused("remove", "b" * 32, "a" * 32)
     assert [item.id for item in node.all()] == ["b" * 32]
 
@@ -143,7 +142,7 @@ def test_remove_takes_what_a_narrow_table_shows_and_prints_the_whole_id(
 ) -> None:
     one, other = "a" * 31 + "1", "a" * 31 + "2"
     for grant_id in (one, other, "b" * 32):
-        grants.write(node.state, Grant(grant_id, "cores", 40, 2.0))
+        grants.write(node.state_dir, Grant(grant_id, "cores", 40, 2.0))
     monkeypatch.setenv("COLUMNS", "60")
     assert "b" * 13 not in node.call("list").stdout
     assert "b" * 32 in node.call("list", "--wide").stdout

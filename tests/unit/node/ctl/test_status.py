@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import region_reading
 from ctl_node import GIB, Node, uuid_of
+from host import Host
 
 from vgpu.config import grants, limits, usage
 from vgpu.config.grants import Grant, Holder
@@ -134,19 +135,16 @@ def test_without_settings_or_inventory_it_says_what_to_do(node: Node, missing: s
 # Usage regions
 
 
-class Root:
+class Root(Host):
     """A made-up /proc/<pid>/root."""
 
     def __init__(self, path: Path) -> None:
-        self.proc = path / "proc"
+        super().__init__(path)
         self.tree = path / "container"
         (self.tree / "usr/local/vgpu/usage").mkdir(parents=True)
         (self.proc / "7").mkdir(parents=True)
         (self.proc / "7/root").symlink_to(self.tree)
-        self.start_time(5)
-
-    def start_time(self, ticks: int) -> None:
-        (self.proc / "7/stat").write_text(f"7 (init) S {' '.join('0' for _ in range(18))} {ticks} 0 0\n")
+        self.live(7)
 
     @property
     def region(self) -> Path:
@@ -212,7 +210,7 @@ def test_a_parent_that_leads_out_stays_inside(root: Root, tmp_path: Path) -> Non
 
 def test_another_process_of_the_same_pid_is_not_read(root: Root) -> None:
     root.region.write_bytes(region(5 * GIB))
-    root.start_time(6)
+    root.live(7, 6)
     assert root.usage() == {}
 
 

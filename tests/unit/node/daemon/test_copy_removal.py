@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
+from host import Host
 
 from vgpu.config.inventory import Inventory, LimiterCopy
-from vgpu.config.settings import Settings
 from vgpu.node.daemon.copy_removal import GRACE, SWEEP, CopyRemoval
-from vgpu.node.service.log import Log
 
 
-class Node:
+class Node(Host):
     def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.state, self.run = path / "state", path / "run"
-        self.now = 1000.0
-        self.output = io.StringIO()
-        settings = Settings({"paths.run": str(self.run), "paths.state": str(self.state)})
-        log = Log(self.output, levels=False)
-        self.removal = CopyRemoval(settings, log, lambda: self.now)
+        self.removal = CopyRemoval(self.settings, self.conditions.log, lambda: self.now)
         self.inventory("550.1", "aa")
 
     def inventory(self, driver: str, build: str) -> None:
@@ -52,7 +47,7 @@ def test_a_copy_goes_when_neither_driver_nor_package_is_current(node: Node) -> N
     node.inventory("580.1", "bb")
     assert node.look() == ["550.1-aa", "580.1-bb"], "a hook may have read the older inventory"
     assert node.look(GRACE + SWEEP) == ["580.1-bb"]
-    assert "550.1-aa" in node.output.getvalue()
+    assert "550.1-aa" in node.log.getvalue()
 
 
 @pytest.mark.parametrize(("driver", "build"), [("550.1", "bb"), ("580.1", "aa")])

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import os
+from pathlib import Path
 
 import pytest
+from host import Host
 from region_reading import InProcess
 
-from vgpu.config import paths, records
+from vgpu.config import paths
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
-from vgpu.config.settings import Settings
 from vgpu.hook.linux import procfs
 from vgpu.node.daemon import device_monitor
 from vgpu.node.daemon.device_monitor import INTERVAL, LATER, DeviceMonitor, Rules
-from vgpu.node.service.log import Conditions, Log
 
 
 class Answer:
@@ -38,14 +37,11 @@ class Answer:
         return self.done
 
 
-class Bed:
+class Bed(Host):
     """Containers whose init is this process. `rules` are their cgroups', `shut` those that have lost their devices."""
 
-    def __init__(self, run: str) -> None:
-        self.settings = Settings({"paths.run": run, "devices.permissions": "rwm"})
-        self.log = io.StringIO()
-        self.conditions = Conditions(Log(self.log, levels=False))
-        self.now = 100.0
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, **{"devices.permissions": "rwm"})
         self.hangs = False
         self.rules: dict[str, Rules] = {}
         self.shut: set[str] = set()
@@ -75,10 +71,8 @@ class Bed:
 
     def container(self, name: str, ready: bool = True, cgroup: str = "devices:/c", devices: bool = True) -> None:
         pid = os.getpid()
-        claim = Claim(name, pid, procfs.start_time(pid), [], True, None, [], "/b", 1.0, f"ns/{name}/main", ready,
-                      cgroup, devices={"195:0": "/dev/nvidia0"} if devices else None)  # fmt: skip
-        os.makedirs(paths.container(self.settings.run_dir, name), exist_ok=True)
-        records.write(paths.claim(self.settings.run_dir, name), claim.record())
+        self.claim(name, pid, procfs.start_time(pid), name=f"ns/{name}/main", ready=ready, cgroup=cgroup,
+                   exclusive=True, devices={"195:0": "/dev/nvidia0"} if devices else None)  # fmt: skip
         self.rules[name] = ("runtime's",)
 
     def reset(self, name: str) -> None:
@@ -97,7 +91,7 @@ class Bed:
 
 @pytest.fixture
 def bed(tmp_path) -> Bed:
-    return Bed(str(tmp_path))
+    return Bed(tmp_path)
 
 
 def test_each_container_is_checked_once_and_again_when_its_rules_change(bed: Bed) -> None:

@@ -6,12 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from host import Host
 from region_reading import InProcess
 
-from vgpu.config import limits, paths, records
-from vgpu.config.claims import Claim
+from vgpu.config import limits, paths
 from vgpu.config.limits import CardLimit
-from vgpu.config.settings import Settings
 from vgpu.hook.ledger import container_processes
 from vgpu.hook.linux import procfs, staleness
 from vgpu.node.daemon.driver_overhead import DriverOverhead
@@ -23,16 +22,15 @@ STRANGER = 1
 NOW = 1_000_000.0
 
 
-class Node:
+class Node(Host):
     """One container whose only process is this one, with a card or two, and its region in a tree of the test."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.run_dir = str(path / "run")
+        super().__init__(path)
         self.regions: dict[str, int] | None = {}
         self.pids = [SELF]
         self.clock = NOW
-        settings = Settings({"paths.run": self.run_dir, "paths.state": self.run_dir})
-        self.use = DriverOverhead(settings, InProcess(), clock=lambda: self.clock)
+        self.use = DriverOverhead(self.settings, InProcess(), clock=lambda: self.clock)
         monkeypatch.setattr("vgpu.node.daemon.driver_overhead.region_of", self._region)
         monkeypatch.setattr(
             container_processes.ContainerProcesses, "of", lambda _self, _claim: [(pid, 1) for pid in self.pids]
@@ -43,13 +41,8 @@ class Node:
 
     def container(self, name: str = "one", exclusive: bool = False) -> Path:
         cards = [CardLimit(uuid, 1 << 30) for uuid in UUIDS]
-        start = procfs.start_time(SELF)
-        claim = Claim(name, SELF, start, cards, exclusive, None, [], "/b", NOW, ready=True, boot_id=staleness.boot_id())
-        os.makedirs(paths.container(self.run_dir, name))
-        records.write(paths.claim(self.run_dir, name), claim.record())
-        file = Path(paths.container(self.run_dir, name)) / "limits"
-        file.write_bytes(limits.encode(name, cards))
-        return file
+        self.claim(name, SELF, procfs.start_time(SELF), *cards, exclusive=exclusive, boot_id=staleness.boot_id())
+        return Path(paths.limits(self.run_dir, name))
 
     def look(self, used: dict[int, int], allocated: int | None = None, meanwhile: int | None = None) -> bool:
         """Run a round. NVML reports `used` by pid on the first card. The region has allocations before and after."""

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from host import Host
 
 from vgpu.config import core_schedule, limits, paths, records, usage
 from vgpu.config.claims import Claim
 from vgpu.config.core_schedule import CoreSchedule
 from vgpu.config.limits import CardLimit
-from vgpu.config.settings import Settings
 from vgpu.hook.ledger import core_schedules
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
@@ -26,16 +26,13 @@ BEGIN = 10**12
 PLACE = 3
 
 
-class Node:
+class Node(Host):
     """Containers whose inits are entries of a made-up /proc, with regions that the test writes."""
 
     def __init__(self, path: Path) -> None:
-        self.proc = path / "proc"
-        (self.proc / "self").mkdir(parents=True)
-        (self.proc / "self/mountinfo").touch()
-        self.run_dir = str(path / "run")
-        self.settings = Settings({"paths.run": self.run_dir, "paths.state": str(path / "state")})
-        self.now = BEGIN
+        super().__init__(path)
+        self.write("proc/self/mountinfo", "")
+        self.now: int = BEGIN  # type: ignore[assignment]
         self.pid = 100
         self.used: dict[str, int] = {}
         self.pids: dict[str, int] = {}
@@ -54,7 +51,7 @@ class Node:
         directory = self.proc / str(self.pid)
         region = directory / "root" / usage.PATH[1:]
         region.parent.mkdir(parents=True)
-        (directory / "stat").write_text(f"{self.pid} (a) S {' '.join('0' for _ in range(18))} 5 0 0\n")
+        self.live(self.pid)
         region.write_bytes(usage.BEGINNING.ljust(usage.SIZE, b"\0"))
         cards = [CardLimit(UUID, 1 << 30, cores, limit)]
         claim = Claim(name, self.pid, 5, cards, False, None, [], "/b", float(self.pid), ready=True)

@@ -3,65 +3,48 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import os
 import time
 from pathlib import Path
 
 import pytest
+from host import Host
 
-from vgpu.config import limits, paths, records
+from vgpu.config import paths, records
 from vgpu.config.claims import Claim
 from vgpu.config.limits import CardLimit
-from vgpu.config.settings import Settings
 from vgpu.hook.ledger.lock import Lock
 from vgpu.node.daemon import reaper
 from vgpu.node.daemon.reaper import Reaper
-from vgpu.node.service.log import Conditions, Log
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 BOOT = "4c2b6d0e-0000-4000-8000-000000000001"
 
 
-class Node:
+class Node(Host):
     """A run directory, a /proc of few processes, and a reaper whose clocks only the test advances."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.now = 1000.0
-        self.settings = Settings({"paths.run": str(path / "run"), "paths.state": str(path / "state")})
-        self.proc = path / "proc"
+        super().__init__(path)
         self.write("proc/sys/kernel/random/boot_id", BOOT + "\n")
-        self.log = io.StringIO()
-        self.conditions = Conditions(Log(self.log, levels=False))
         self.reaper = Reaper(self.settings, self.conditions, str(self.proc), lambda: self.now, lambda: self.wall)
         self.wall = time.time()
-
-    def write(self, name: str, text: str) -> Path:
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
 
     def process(
         self, pid: int, started: int, state: str = "S", cgroup: str = "/", mounted: str = "", source: str = "tmpfs"
     ) -> None:
-        self.write(f"proc/{pid}/stat", f"{pid} (a) b) {state} {'0 ' * 18}{started} 0\n")
+        self.live(pid, started, state)
         self.write(f"proc/{pid}/cgroup", f"5:devices:{cgroup}\n")
         self.write(
             f"proc/{pid}/mountinfo", f"36 35 0:25 {mounted or '/'} /usr/local/vgpu/limits ro - tmpfs {source} rw\n"
         )
 
-    def claim(
+    def held(
         self, name: str, pid: int, started: int, ready: bool = True, boot: str = BOOT, whole: bool = False
     ) -> Path:
-        directory = Path(paths.container(self.settings.run_dir, name))
-        directory.mkdir(parents=True)
         card = CardLimit(UUID) if whole else CardLimit(UUID, 1 << 30, 20, 20)
-        (directory / "limits").write_bytes(limits.encode(name, [card]))
-        made = Claim(name, pid, started, [card], whole, None, [], "/b", 1.0, ready=ready, boot_id=boot)
-        records.write(str(directory / "claim.json"), made.record())
-        return directory
+        self.claim(name, pid, started, card, exclusive=whole, ready=ready, boot_id=boot)
+        return Path(paths.container(self.run_dir, name))
 
     def look(self, later: float = 0.0) -> set[str]:
         """Run a round after `later` seconds. Returns the containers that are left."""
@@ -89,13 +72,13 @@ def age(directory: Path, seconds: float) -> None:
 )
 def test_which_containers_are_alive(node: Node, state: str, started: int, kept: bool) -> None:
     node.process(500, started, state)
-    node.claim("c", 500, 77)
+    node.held("c", 500, 77)
     node.look()
     assert node.look(1000) == ({"c"} if kept else set())
 
 
 def test_a_dead_container_waits_for_its_poststop(node: Node) -> None:
-    node.claim("c", 500, 77)
+    node.held("c", 500, 77)
     assert node.look() == {"c"}
     assert node.look(reaper.GRACE - 1) == {"c"}
     assert node.look(1) == set()
@@ -104,26 +87,26 @@ def test_a_dead_container_waits_for_its_poststop(node: Node) -> None:
 
 def test_a_running_hook_has_longer(node: Node) -> None:
     """Its container was killed. The hook notices that by itself, unless it was killed too."""
-    node.claim("c", 500, 77, ready=False)
+    node.held("c", 500, 77, ready=False)
     node.look()
     assert node.look(reaper.HOOK_GRACE - 1) == {"c"}
     assert node.look(1) == set()
 
 
 def test_a_restarted_container_has_its_own_grace_period(node: Node) -> None:
-    directory = node.claim("c", 500, 77)
+    directory = node.held("c", 500, 77)
     node.look()
     for path in directory.iterdir():
         path.unlink()
     directory.rmdir()
-    node.claim("c", 501, 78)
+    node.held("c", 501, 78)
     assert node.look(reaper.GRACE) == {"c"}
     assert node.look(reaper.GRACE) == set()
 
 
 def test_one_that_revives_between_look_and_lock_is_kept(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hook of the same id claims again just before the ledger checks once more."""
-    node.claim("c", 500, 77)
+    node.held("c", 500, 77)
     node.process(501, 78)
     node.look()
     ripe = node.reaper._ripe
@@ -140,15 +123,15 @@ def test_one_that_revives_between_look_and_lock_is_kept(node: Node, monkeypatch:
 
 def test_an_earlier_boot_is_over(node: Node) -> None:
     node.process(500, 77)
-    node.claim("old", 500, 77, boot="another")
-    node.claim("new", 500, 77)
-    node.claim("before-this-version", 500, 77, boot="")
+    node.held("old", 500, 77, boot="another")
+    node.held("new", 500, 77)
+    node.held("before-this-version", 500, 77, boot="")
     node.look()
     assert node.look(10) == {"new", "before-this-version"}
 
 
 def test_the_lock_of_a_hook_is_not_waited_for(node: Node) -> None:
-    node.claim("c", 500, 77)
+    node.held("c", 500, 77)
     node.look()
     with (node.path / "run/ledger.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -158,7 +141,7 @@ def test_the_lock_of_a_hook_is_not_waited_for(node: Node) -> None:
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"version": 99}', "claim missing"])
 def test_a_damaged_claim_is_removed_without_evidence_of_life(node: Node, damage: str) -> None:
-    directory = node.claim("c-id", 500, 77)
+    directory = node.held("c-id", 500, 77)
     node.process(600, 1, cgroup="/kubepods/other", mounted="/run/vgpu/containers/other/limits")
     if damage == "claim missing":
         (directory / "claim.json").unlink()
@@ -171,7 +154,7 @@ def test_a_damaged_claim_is_removed_without_evidence_of_life(node: Node, damage:
 
 
 def test_core_schedules_that_others_have_changed_keep_no_damaged_claim(node: Node) -> None:
-    directory = node.claim("c-id", 500, 77)
+    directory = node.held("c-id", 500, 77)
     (directory / "claim.json").write_text("{")
     age(directory, reaper.DAMAGED_AGE + 5)
     touched = directory.stat().st_mtime
@@ -190,7 +173,7 @@ def test_core_schedules_that_others_have_changed_keep_no_damaged_claim(node: Nod
     ],
 )
 def test_a_damaged_claim_stays_while_there_is_evidence_of_life(node: Node, process: dict[str, str], says: str) -> None:
-    directory = node.claim("c-id", 500, 77)
+    directory = node.held("c-id", 500, 77)
     (directory / "claim.json").write_text("{")
     age(directory, 10 * reaper.DAMAGED_AGE)
     node.process(600, 1, **process)
@@ -204,7 +187,7 @@ def test_a_damaged_claim_stays_while_there_is_evidence_of_life(node: Node, proce
 
 def test_a_damaged_claim_on_a_whole_card_is_left_to_the_administrator(node: Node) -> None:
     """It has no mount that would show whether it is alive."""
-    directory = node.claim("c", 500, 77, whole=True)
+    directory = node.held("c", 500, 77, whole=True)
     (directory / "claim.json").write_text("{")
     age(directory, 10 * reaper.DAMAGED_AGE)
     assert node.look() == {"c"}
