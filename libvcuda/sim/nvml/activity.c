@@ -69,8 +69,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor
 	struct sim_board board;
 
 	TRY(sim_nvml_activity_board(device, temperature, &board));
-	if (sensor != 0)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(sensor != 0);
 	*temperature = board.temperature ? (unsigned)board.temperature
 	                                 : IDLE_TEMPERATURE + LOAD_TEMPERATURE * load_of(&board) / 100;
 	return NVML_SUCCESS;
@@ -82,8 +81,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, struct te
 	unsigned temperature;
 	nvmlReturn_t result;
 
-	if (!out)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!out);
 	if (out->version != (sizeof *out | 1 << 24))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	result = nvmlDeviceGetTemperature(device, (int)out->sensor, &temperature);
@@ -221,8 +219,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsi
 	struct sim_board board;
 
 	TRY(sim_nvml_activity_board(device, room, &board));
-	if (type < 0 || type > SAMPLE_MEMORY_CLOCK || !value_type)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(type < 0 || type > SAMPLE_MEMORY_CLOCK || !value_type);
 	*value_type = 1; /* unsigned int */
 	if (!out) {
 		*room = SIM_PERIODS - 1;

@@ -88,8 +88,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderCapacity(nvmlDevice_t device, int co
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned *sessions, unsigned *fps, unsigned *latency)
 {
 	TRY(give_number(device, sessions, 0));
-	if (!fps || !latency)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!fps || !latency);
 	*fps = *latency = 0;
 	return NVML_SUCCESS;
 }
@@ -115,8 +114,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, int po
 	struct timespec now;
 
 	TRY(sim_nvml_init_check(device, times));
-	if (policy < 0 || policy > 11)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(policy < 0 || policy > 11);
 	clock_gettime(CLOCK_REALTIME, &now);
 	times[0] = (unsigned long long)now.tv_sec * 1000000u + (unsigned long long)now.tv_nsec / 1000u;
 	times[1] = 0;
@@ -173,8 +171,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetThermalSettings(nvmlDevice_t device, unsign
 
 	TRY(sim_nvml_init_check(device, out));
 	TRY(nvmlDeviceGetTemperature(device, 0, &temperature));
-	if (index && index != 15) /* 15: all of them */
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(index && index != 15); /* 15: all of them */
 	memset(out, 0, sizeof *out);
 	out->count = 1;
 	out->sensors[0].controller = out->sensors[0].target = 1; /* inside the GPU */
@@ -192,8 +189,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, cha
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsigned *enabled, unsigned *by_default)
 {
 	TRY(give_number(device, enabled, 1));
-	if (!by_default)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!by_default);
 	*by_default = 1;
 	return NVML_SUCCESS;
 }
@@ -223,8 +219,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceValidateInforom(nvmlDevice_t device)
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetAPIRestriction(nvmlDevice_t device, int api, int *restricted)
 {
 	TRY(sim_nvml_init_check(device, restricted));
-	if (api < 0 || api > 1)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(api < 0 || api > 1);
 	*restricted = 1; /* to root */
 	return NVML_SUCCESS;
 }
@@ -245,8 +240,7 @@ SIM_EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSu
 static nvmlReturn_t none(unsigned *count)
 {
 	TRY(sim_nvml_init_ready());
-	if (!count)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!count);
 	*count = 0;
 	return NVML_SUCCESS;
 }

@@ -184,8 +184,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned *percent, unsigned *period)
 {
 	TRY(sim_nvml_init_check(device, percent));
-	if (!period)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!period);
 	*percent = 0;
 	*period = SAMPLING_PERIOD_US;
 	return NVML_SUCCESS;
@@ -196,8 +195,7 @@ SIM_TRAMPOLINE(nvmlDeviceGetDecoderUtilization, nvmlDeviceGetEncoderUtilization)
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned *mhz)
 {
 	TRY(sim_nvml_init_check(device, mhz));
-	if (type < 0 || type >= NVML_CLOCK_COUNT)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(type < 0 || type >= NVML_CLOCK_COUNT);
 	*mhz = type == NVML_CLOCK_MEM ? device->memory_clock_mhz : device->clock_mhz;
 	return NVML_SUCCESS;
 }
@@ -207,8 +205,7 @@ SIM_TRAMPOLINE(nvmlDeviceGetMaxClockInfo, nvmlDeviceGetClockInfo)
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
 	TRY(sim_nvml_init_check(device, major));
-	if (!minor)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!minor);
 	*major = (int)device->compute_major;
 	*minor = (int)device->compute_minor;
 	return NVML_SUCCESS;
@@ -217,8 +214,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
 	TRY(sim_nvml_init_check(device, current));
-	if (!pending)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!pending);
 	if (device->compute_major < 8)
 		return NVML_ERROR_NOT_SUPPORTED;
 	*current = *pending = 0;

@@ -39,8 +39,7 @@ static struct sim_event_set **find_set(nvmlEventSet_t set)
 SIM_EXPORT nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
 {
 	TRY(sim_nvml_init_ready());
-	if (!set)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!set);
 	*set = calloc(1, sizeof **set);
 	if (!*set)
 		return NVML_ERROR_MEMORY;
@@ -58,8 +57,7 @@ SIM_EXPORT nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
 	if (at)
 		*at = set->next;
 	pthread_mutex_unlock(&lock);
-	if (!at)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!at);
 	free(set);
 	return NVML_SUCCESS;
 }
@@ -136,8 +134,7 @@ SIM_EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t 
 
 	if (result != NVML_SUCCESS)
 		return result;
-	if (!data)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!data);
 	for (;;) {
 		result = sim_nvml_init_ready();
 		if (result == NVML_SUCCESS)

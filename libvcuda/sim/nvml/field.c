@@ -114,8 +114,7 @@ static nvmlReturn_t link_field(nvmlDevice_t device, enum what what, nvmlFieldVal
 	case LINK_REMOTE:
 	case LINK_STATE:
 		out->valueType = VALUE_UNSIGNED;
-		if (nvmlDeviceGetNvLinkState(device, out->scopeId, &active) != NVML_SUCCESS)
-			return NVML_ERROR_INVALID_ARGUMENT;
+		REJECT(nvmlDeviceGetNvLinkState(device, out->scopeId, &active) != NVML_SUCCESS);
 		return small(out, what == LINK_STATE ? active : out->scopeId);
 	default:
 		out->valueType = VALUE_UNSIGNED;
@@ -175,8 +174,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count,
 	struct timespec now;
 
 	TRY(sim_nvml_activity_board(device, values, &board));
-	if (count <= 0)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(count <= 0);
 	clock_gettime(CLOCK_REALTIME, &now);
 	for (int i = 0; i < count; i++) {
 		values[i].timestamp = now.tv_sec * 1000000ll + now.tv_nsec / 1000;

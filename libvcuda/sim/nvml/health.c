@@ -55,8 +55,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned *least, unsigned *most)
 {
 	TRY(sim_nvml_init_check(device, least));
-	if (!most)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!most);
 	*least = device->power_limit_mw / 2;
 	*most = device->power_limit_mw;
 	return NVML_SUCCESS;
@@ -68,8 +67,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, i
 	static const unsigned thresholds[] = {92, 89, 95, 85};
 
 	TRY(sim_nvml_init_check(device, temperature));
-	if (type < 0 || type >= (int)(sizeof thresholds / sizeof *thresholds))
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(type < 0 || type >= (int)(sizeof thresholds / sizeof *thresholds));
 	*temperature = thresholds[type];
 	return NVML_SUCCESS;
 }
@@ -77,8 +75,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, i
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, int counter, unsigned *kib)
 {
 	TRY(sim_nvml_init_check(device, kib));
-	if (counter < 0 || counter > 1)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(counter < 0 || counter > 1);
 	*kib = 0;
 	return NVML_SUCCESS;
 }
@@ -86,8 +83,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, int cou
 /* id: 0 current, 1 application's target, 2 its default, 3 customer's maximum */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, int type, int id, unsigned *mhz)
 {
-	if (id < 0 || id > 3)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(id < 0 || id > 3);
 	return nvmlDeviceGetClockInfo(device, type, mhz);
 }
 

@@ -83,6 +83,13 @@ SIM_EXPORT nvmlReturn_t nvmlShutdown(void)
 	return result;
 }
 
+/* Functions of NVML that the simulator does not implement jump here (state/other_names.c). */
+nvmlReturn_t sim_nvml_init_absent(void)
+{
+	TRY(sim_nvml_init_ready());
+	return NVML_ERROR_NOT_SUPPORTED;
+}
+
 nvmlReturn_t sim_nvml_init_ready(void)
 {
 	pthread_mutex_lock(&lock);
@@ -107,8 +114,7 @@ unsigned sim_nvml_init_card(nvmlDevice_t device)
 nvmlReturn_t sim_nvml_init_check(nvmlDevice_t device, const void *out)
 {
 	TRY(sim_nvml_init_ready());
-	if (!out || sim_nvml_init_index(device) < 0)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!out || sim_nvml_init_index(device) < 0);
 	return sim_nvml_init_lost(sim_nvml_init_card(device)) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
@@ -160,8 +166,7 @@ SIM_EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned length)
 
 SIM_EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
-	if (!version)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!version);
 	*version = sim_version_cuda;
 	return NVML_SUCCESS;
 }
@@ -171,8 +176,7 @@ SIM_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsig
 	char path[64], text[4096];
 
 	TRY(sim_nvml_init_ready());
-	if (!name || !length)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!name || !length);
 	snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
 	FILE *file = fopen(path, "re");
 	if (!file)
@@ -187,8 +191,7 @@ SIM_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsig
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 {
 	TRY(sim_nvml_init_ready());
-	if (!count)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!count);
 	*count = visible_count;
 	return NVML_SUCCESS;
 }
@@ -196,16 +199,14 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
 	TRY(sim_nvml_init_ready());
-	if (!device || index >= visible_count)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!device || index >= visible_count);
 	return give_handle(sim_state_card(visible[index]), device);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
 {
 	TRY(sim_nvml_init_ready());
-	if (!serial || !device)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!serial || !device);
 	for (unsigned i = 0; i < visible_count; i++)
 		if (strcmp(serial, sim_state_card(visible[i])->serial) == 0)
 			return give_handle(sim_state_card(visible[i]), device);
@@ -234,8 +235,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t
 	char text[64];
 
 	TRY(sim_nvml_init_ready());
-	if (!uuid || !device)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!uuid || !device);
 	for (unsigned i = 0; i < visible_count; i++) {
 		uuid_text(sim_state_card(visible[i]), text);
 		if (strcasecmp(uuid, text) == 0)
@@ -249,9 +249,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlD
 	unsigned domain = 0, bus, slot;
 
 	TRY(sim_nvml_init_ready());
-	if (!text || !device || (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 &&
-	                         (domain = 0, sscanf(text, "%x:%x", &bus, &slot) != 2)))
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!text || !device || (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 &&
+	                         (domain = 0, sscanf(text, "%x:%x", &bus, &slot) != 2)));
 	for (unsigned i = 0; i < visible_count; i++) {
 		const struct sim_card *card = sim_state_card(visible[i]);
 		if (card->pci_domain == domain && card->pci_bus == bus && card->pci_device == slot)

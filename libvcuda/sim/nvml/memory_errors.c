@@ -10,8 +10,7 @@
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, int *current, int *pending)
 {
 	TRY(sim_nvml_init_check(device, current));
-	if (!pending)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!pending);
 	*current = *pending = 1;
 	return NVML_SUCCESS;
 }
@@ -22,8 +21,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int typ
 	struct sim_board board;
 
 	TRY(sim_nvml_activity_board(device, count, &board));
-	if (type < 0 || type > 1 || counter < 0 || counter > 1)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(type < 0 || type > 1 || counter < 0 || counter > 1);
 	*count = board.ecc[counter * 2 + type];
 	return NVML_SUCCESS;
 }
@@ -33,8 +31,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, int
                                                         unsigned long long *count)
 {
 	TRY(nvmlDeviceGetTotalEccErrors(device, type, counter, count));
-	if (location < 0 || location > 8)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(location < 0 || location > 8);
 	if (location != 2)
 		*count = 0;
 	return NVML_SUCCESS;
@@ -84,8 +81,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned 
 	struct sim_board board;
 
 	TRY(remapper(device, corrected, &board));
-	if (!uncorrected || !pending || !failure)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(!uncorrected || !pending || !failure);
 	*corrected = board.remapped[0];
 	*uncorrected = board.remapped[1];
 	*pending = board.remapped[2] != 0;
@@ -123,8 +119,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, int ca
 	struct sim_board board;
 
 	TRY(retired(device, count, &board));
-	if (cause < 0 || cause > 1)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(cause < 0 || cause > 1);
 	unsigned room = addresses ? *count : 0;
 	*count = board.retired[cause] > 64 ? 64 : board.retired[cause];
 	if (*count > room)

@@ -18,8 +18,12 @@
 			return tried; \
 	} while (0)
 
+/* Leaves it with NVML_ERROR_INVALID_ARGUMENT if the condition holds. */
+#define REJECT(condition) TRY((condition) ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS)
+
 /* Checks that NVML is initialized and the driver is loaded. */
 nvmlReturn_t sim_nvml_init_ready(void);
+nvmlReturn_t sim_nvml_init_absent(void);
 /* Also checks that the handle belongs to a card that this process may see and that is not lost. */
 nvmlReturn_t sim_nvml_init_check(nvmlDevice_t device, const void *out);
 nvmlReturn_t sim_nvml_init_return(enum sim_status status);

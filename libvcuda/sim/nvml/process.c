@@ -94,8 +94,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t devic
 	TRY(sim_nvml_init_check(device, out));
 	if (out->version != (sizeof *out | 1u << 24))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	if (out->mode > 2)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(out->mode > 2);
 	if (out->mode) {
 		out->count = 0;
 		return NVML_SUCCESS;

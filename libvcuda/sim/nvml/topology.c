@@ -115,8 +115,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpu
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, int capability, unsigned *status)
 {
 	TRY(check_pair(a, b, status));
-	if (a == b || capability < 0 || capability >= NVML_P2P_CAPS_UNKNOWN)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(a == b || capability < 0 || capability >= NVML_P2P_CAPS_UNKNOWN);
 	*status = sim_state_linked(sim_nvml_init_card(a), sim_nvml_init_card(b)) ? NVML_P2P_OK : NVML_P2P_NOT_SUPPORTED;
 	return NVML_SUCCESS;
 }
@@ -214,8 +213,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigne
                                                     unsigned scope)
 {
 	TRY(sim_nvml_init_check(device, nodes));
-	if (size == 0 || scope > 1)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(size == 0 || scope > 1);
 	if (device->numa_node < 0)
 		return NVML_ERROR_NOT_SUPPORTED;
 	set_bits(nodes, size, (unsigned)device->numa_node, 1);
@@ -226,8 +224,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device,
                                                             unsigned scope)
 {
 	TRY(sim_nvml_init_check(device, cpus));
-	if (size == 0 || scope > 1)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	REJECT(size == 0 || scope > 1);
 	set_bits(cpus, size, device->cpu_first, device->cpu_count);
 	return NVML_SUCCESS;
 }

@@ -1,7 +1,8 @@
 /*
  * Macros that give a function a second exported name at an address of its own: callers distinguish versions of an entry
  * point by its address. One variant replaces a NULL stream by the thread's own default stream. Written in assembly for
- * x86-64 and AArch64; the names are listed in cuda/entry/entries.def and nvml/absent.def.
+ * x86-64 and AArch64; the names are listed in cuda/entry/entries.def and in the
+ * drivers' lists (state/other_names.c).
  */
 #ifndef SIM_TRAMPOLINE_H
 #define SIM_TRAMPOLINE_H

@@ -105,8 +105,7 @@ static int of_card(const struct sim_card *card, int attribute)
 SIM_EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
 	TRY(sim_device(device));
-	if (!value || attribute <= 0 || attribute > 1000)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!value || attribute <= 0 || attribute > 1000);
 	*value = attribute <= LAST_ATTRIBUTE ? of_card(sim_device_card(device), attribute) : 0;
 	return CUDA_SUCCESS;
 }

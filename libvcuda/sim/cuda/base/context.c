@@ -139,8 +139,7 @@ static CUresult create_context(struct sim_context **out, CUdevice device, unsign
 static CUresult create_current(CUcontext *out, unsigned flags, CUdevice device, unsigned version)
 {
 	TRY(sim_device(device));
-	if (!out || flags & ~CU_CTX_FLAGS_MASK)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!out || flags & ~CU_CTX_FLAGS_MASK);
 	if (stack.depth == SIM_STACK_DEPTH)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&sim_driver.lock);
@@ -218,8 +217,7 @@ SIM_EXPORT CUresult cuCtxSetCurrent(CUcontext context)
 SIM_EXPORT CUresult cuCtxGetCurrent(CUcontext *context)
 {
 	TRY(sim_init_ready());
-	if (!context)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!context);
 	*context = top();
 	return CUDA_SUCCESS;
 }
@@ -229,8 +227,7 @@ SIM_EXPORT CUresult cuCtxGetDevice(CUdevice *device)
 	struct sim_context *context;
 
 	TRY(sim_context_current(&context));
-	if (!device)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!device);
 	*device = context->device;
 	return CUDA_SUCCESS;
 }
@@ -240,8 +237,7 @@ SIM_EXPORT CUresult cuCtxGetFlags(unsigned *flags)
 	struct sim_context *context;
 
 	TRY(sim_context_current(&context));
-	if (!flags)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!flags);
 	*flags = context->flags;
 	return CUDA_SUCCESS;
 }
@@ -251,8 +247,7 @@ SIM_EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
 	struct sim_context *current;
 
 	TRY(context ? sim_context_check(context) : sim_context_current(&current));
-	if (!version)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!version);
 	*version = (context ? context : current)->version;
 	return CUDA_SUCCESS;
 }
@@ -262,8 +257,7 @@ SIM_EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 	struct sim_context *context;
 
 	TRY(sim_context_current(&context));
-	if (!value)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!value);
 	if (limit < 0 || limit >= SIM_LIMITS)
 		return CUDA_ERROR_UNSUPPORTED_LIMIT;
 	*value = context->limits[limit];
@@ -314,8 +308,7 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice number)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!out)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!out);
 	struct sim_device *device = &sim_driver.devices[number];
 	pthread_mutex_lock(&sim_driver.lock);
 	while (device->primary && device->primary->is_ending)
@@ -360,8 +353,7 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice number)
 SIM_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice number, unsigned flags)
 {
 	TRY(sim_device(number));
-	if (flags & ~CU_CTX_FLAGS_MASK)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(flags & ~CU_CTX_FLAGS_MASK);
 	struct sim_device *device = &sim_driver.devices[number];
 	pthread_mutex_lock(&sim_driver.lock);
 	device->primary_flags = flags;
@@ -373,8 +365,7 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice number, unsigned flag
 SIM_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice number, unsigned *flags, int *active)
 {
 	TRY(sim_device(number));
-	if (!flags || !active)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!flags || !active);
 	const struct sim_device *device = &sim_driver.devices[number];
 	pthread_mutex_lock(&sim_driver.lock);
 	*flags = device->primary_flags;
@@ -388,8 +379,7 @@ SIM_EXPORT CUresult cuCtxAttach(CUcontext *out, unsigned flags)
 	struct sim_context *context;
 
 	TRY(sim_context_current(&context));
-	if (!out || flags)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!out || flags);
 	pthread_mutex_lock(&sim_driver.lock);
 	context->attached++;
 	pthread_mutex_unlock(&sim_driver.lock);

@@ -37,8 +37,7 @@ static CUresult checked(CUdevice device, const void *out)
 SIM_EXPORT CUresult cuDeviceGetCount(int *count)
 {
 	TRY(sim_init_ready());
-	if (!count)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!count);
 	*count = sim_driver.device_count;
 	return CUDA_SUCCESS;
 }
@@ -53,8 +52,7 @@ SIM_EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
 SIM_EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice device)
 {
 	TRY(checked(device, name));
-	if (length <= 0)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(length <= 0);
 	snprintf(name, (size_t)length, "%s", sim_device_card(device)->name);
 	return CUDA_SUCCESS;
 }
@@ -76,8 +74,7 @@ SIM_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 SIM_EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
 {
 	TRY(checked(device, major));
-	if (!minor)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!minor);
 	*major = (int)sim_device_card(device)->compute_major;
 	*minor = (int)sim_device_card(device)->compute_minor;
 	return CUDA_SUCCESS;
@@ -86,8 +83,7 @@ SIM_EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice d
 SIM_EXPORT CUresult cuDeviceGetPCIBusId(char *text, int length, CUdevice device)
 {
 	TRY(checked(device, text));
-	if (length <= 0)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(length <= 0);
 	const struct sim_card *card = sim_device_card(device);
 	snprintf(text, (size_t)length, "%04x:%02x:%02x.0", card->pci_domain, card->pci_bus, card->pci_device);
 	return CUDA_SUCCESS;
@@ -107,8 +103,7 @@ SIM_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *text)
 	unsigned domain, bus, slot;
 
 	TRY(sim_init_ready());
-	if (!device || !text || !parse_bus_id(text, &domain, &bus, &slot))
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!device || !text || !parse_bus_id(text, &domain, &bus, &slot));
 	for (int i = 0; i < sim_driver.device_count; i++) {
 		const struct sim_card *card = sim_device_card(i);
 		if (card->pci_domain == domain && card->pci_bus == bus && card->pci_device == slot) {
@@ -136,8 +131,7 @@ SIM_EXPORT CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice 
 {
 	TRY(sim_device(from));
 	TRY(sim_device(to));
-	if (!value || attribute < 1 || attribute > 4 || from == to)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!value || attribute < 1 || attribute > 4 || from == to);
 	bool linked = sim_state_linked(sim_driver.devices[from].card, sim_driver.devices[to].card);
 	*value = attribute == 1 ? 0 : linked;
 	return CUDA_SUCCESS;

@@ -79,8 +79,7 @@ SIM_EXPORT CUresult cuInit(unsigned flags)
 {
 	CUresult result = CUDA_SUCCESS;
 
-	if (flags != 0)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(flags != 0);
 	if (sim_state_forked())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_mutex_lock(&sim_driver.lock);
@@ -96,16 +95,14 @@ SIM_EXPORT CUresult cuInit(unsigned flags)
 
 SIM_EXPORT CUresult cuDriverGetVersion(int *version)
 {
-	if (!version)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!version);
 	*version = sim_version_cuda;
 	return CUDA_SUCCESS;
 }
 
 static CUresult describe_error(CUresult error, const char **text, bool wants_name)
 {
-	if (!text)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!text);
 	*text = NULL;
 	for (size_t i = 0; i < sizeof results / sizeof *results; i++)
 		if (results[i].result == error)
@@ -128,8 +125,7 @@ SIM_EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
  */
 SIM_EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
-	if (!table || !id)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!table || !id);
 	*table = NULL;
 	return CUDA_ERROR_NOT_FOUND;
 }

@@ -233,6 +233,9 @@ _Static_assert(sizeof(CUmemPoolProps) == 88, "CUmemPoolProps");
 			return tried; \
 	} while (0)
 
+/* Leaves it with CUDA_ERROR_INVALID_VALUE if the condition holds. */
+#define REJECT(condition) TRY((condition) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS)
+
 #define SIM_EXPORT __attribute__((visibility("default")))
 
 #endif

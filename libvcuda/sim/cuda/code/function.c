@@ -43,8 +43,7 @@ static int attribute_of(const struct sim_function *function, CUfunction_attribut
 
 SIM_EXPORT CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function)
 {
-	if (!value || attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!value || attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX);
 	TRY(sim_object_lock(function, SIM_FUNCTION));
 	*value = attribute_of(function, attribute);
 	return sim_object_unlock(CUDA_SUCCESS);
@@ -53,8 +52,7 @@ SIM_EXPORT CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribut
 SIM_EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)
 {
 	/* Lower attributes are properties of the code. */
-	if (attribute < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attribute >= CU_FUNC_ATTRIBUTE_MAX)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(attribute < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attribute >= CU_FUNC_ATTRIBUTE_MAX);
 	TRY(sim_object_lock(function, SIM_FUNCTION));
 	function->settings[attribute] = value;
 	return sim_object_unlock(CUDA_SUCCESS);
@@ -100,8 +98,7 @@ static unsigned blocks_per_sm(const struct sim_card *card, int threads, size_t s
 SIM_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function, int threads,
                                                                          size_t shared, unsigned flags)
 {
-	if (!blocks || threads <= 0 || flags > 1)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!blocks || threads <= 0 || flags > 1);
 	TRY(sim_object_lock(function, SIM_FUNCTION));
 	const struct sim_card *card = sim_device_card(function->object.context->device);
 	*blocks = threads > (int)MAX_THREADS_PER_BLOCK ? 0 : (int)blocks_per_sm(card, threads, shared);
@@ -123,8 +120,7 @@ SIM_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *bl
 {
 	int best = 0, most = 0, blocks;
 
-	if (!grid || !block)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!grid || !block);
 	for (int threads = MAX_THREADS_PER_BLOCK; threads >= 32; threads -= 32) {
 		if (limit > 0 && threads > limit)
 			continue;

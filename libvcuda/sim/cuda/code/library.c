@@ -203,8 +203,7 @@ SIM_EXPORT CUresult cuLinkCreate_v2(unsigned count, int *options, void **values,
 	(void)options;
 	(void)values;
 	TRY(sim_context_current(&context));
-	if (!link)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!link);
 	pthread_mutex_lock(&sim_driver.lock);
 	*link = sim_object_create(sizeof **link, SIM_LINK, context);
 	return sim_object_unlock(*link ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
@@ -219,8 +218,7 @@ SIM_EXPORT CUresult cuLinkAddData_v2(struct sim_link *link, int type, const void
 	(void)options;
 	(void)values;
 	char *copy = data && size ? calloc(1, size + sizeof(uint32_t)) : NULL;
-	if (!copy)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!copy);
 	memcpy(copy, data, size);
 	CUresult result = sim_object_lock(link, SIM_LINK);
 	if (result != CUDA_SUCCESS) {

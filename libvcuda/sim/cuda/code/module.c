@@ -96,8 +96,7 @@ SIM_EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path)
 	char *data;
 
 	TRY(sim_context_current(&context));
-	if (!module || !path)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!module || !path);
 	TRY(sim_module_read_file(path, &data, &size));
 	CUresult result = sim_module_load(context, data, size, module);
 	free(data);
@@ -170,16 +169,14 @@ CUresult sim_module_function(struct sim_module *module, const char *name, CUfunc
 
 SIM_EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
-	if (!function || !name || !*name)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!function || !name || !*name);
 	TRY(sim_object_lock(module, SIM_MODULE));
 	return sim_object_unlock(sim_module_function(module, name, function));
 }
 
 SIM_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *size, CUmodule module, const char *name)
 {
-	if (!name)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!name);
 	TRY(sim_object_lock(module, SIM_MODULE));
 	const struct sim_variable *variable = sim_image_variable(&module->image, name);
 	uint64_t bytes = variable && variable->size ? variable->size : 1;

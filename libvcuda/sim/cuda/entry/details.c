@@ -70,13 +70,10 @@ static CUresult check_tensor(const void *map, int rank, const void *address)
 
 static CUresult check_shape(unsigned rank, const uint64_t *extent, const uint64_t *strides, const unsigned *steps)
 {
-	if (!extent || !steps || (rank > 1 && !strides))
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!extent || !steps || (rank > 1 && !strides));
 	for (unsigned i = 0; i < rank; i++) {
-		if (!extent[i] || extent[i] > 1ull << 32 || !steps[i] || steps[i] > 8)
-			return CUDA_ERROR_INVALID_VALUE;
-		if (i + 1 < rank && (strides[i] % 16 || strides[i] >= 1ull << 40))
-			return CUDA_ERROR_INVALID_VALUE;
+		REJECT(!extent[i] || extent[i] > 1ull << 32 || !steps[i] || steps[i] > 8);
+		REJECT(i + 1 < rank && (strides[i] % 16 || strides[i] >= 1ull << 40));
 	}
 	return CUDA_SUCCESS;
 }
@@ -114,9 +111,8 @@ SIM_EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_
 
 	if (failed)
 		*failed = SIZE_MAX;
-	if (!to || !from || !sizes || !count || !attributes || !indices || !attribute_count || attribute_count > count ||
-	    indices[0] || !stream || stream == CU_STREAM_LEGACY)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!to || !from || !sizes || !count || !attributes || !indices || !attribute_count || attribute_count > count ||
+	    indices[0] || !stream || stream == CU_STREAM_LEGACY);
 	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
 		result = cuMemcpyAsync(to[i], from[i], sizes[i], stream);
 		if (result != CUDA_SUCCESS && failed)

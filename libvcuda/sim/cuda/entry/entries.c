@@ -1,10 +1,14 @@
 /*
- * Expands cuda/entry/entries.def: the exported variants of each function, the trampolines of the functions that are not
- * implemented, and the table that cuGetProcAddress searches (cuda/entry/proc_address.c). The functions are in the other
- * files.
+ * Expands cuda/entry/entries.def: the exported variants of each function, and the table that cuGetProcAddress searches
+ * (cuda/entry/proc_address.c). The functions are in the other files.
  */
 #include "cuda/entry/entries.h"
 #include "state/trampoline.h"
+
+#define STREAMS(base, since, symbol, thread_since, argument) \
+	ENTRY(base, since, symbol) STREAM(base, thread_since, symbol##_ptsz, symbol, argument)
+#define THREADS(base, since, symbol, thread_since, suffix) \
+	ENTRY(base, since, symbol) THREAD(base, thread_since, symbol##suffix, symbol)
 
 /* Only the addresses matter. No prototype is included, so that the list can declare all functions itself. */
 #define DECLARE(symbol) extern void symbol(void);
@@ -14,7 +18,6 @@
 #define STREAM(base, since, symbol, target, argument) DECLARE(symbol)
 #define THREAD_ENTRY(base, since, symbol) DECLARE(symbol)
 #define ACCEPTED(base, since, symbol) DECLARE(symbol)
-#define ABSENT(base, since, symbol) DECLARE(symbol)
 #define ALIAS(base, since, symbol)
 #include "cuda/entry/entries.def"
 #undef ENTRY
@@ -23,7 +26,6 @@
 #undef STREAM
 #undef THREAD_ENTRY
 #undef ACCEPTED
-#undef ABSENT
 #undef ALIAS
 
 #define ENTRY(base, since, symbol)
@@ -32,7 +34,6 @@
 #define STREAM(base, since, symbol, target, argument) SIM_STREAM_TRAMPOLINE(symbol, target, argument)
 #define THREAD_ENTRY(base, since, symbol)
 #define ACCEPTED(base, since, symbol) SIM_TRAMPOLINE(symbol, sim_absent_accepted)
-#define ABSENT(base, since, symbol) SIM_TRAMPOLINE(symbol, sim_absent)
 #define ALIAS(base, since, symbol)
 #include "cuda/entry/entries.def"
 #undef ENTRY
@@ -41,7 +42,6 @@
 #undef STREAM
 #undef THREAD_ENTRY
 #undef ACCEPTED
-#undef ABSENT
 #undef ALIAS
 
 /* True for the name of a variant for the per-thread default stream. */
@@ -54,7 +54,6 @@ const struct sim_entry sim_entries[] = {
 #define STREAM(base, since, symbol, target, argument) {#base, since, true, symbol},
 #define THREAD_ENTRY(base, since, symbol) {#base, since, true, symbol},
 #define ACCEPTED(base, since, symbol) {#base, since, SIM_IS_THREAD(#symbol), symbol},
-#define ABSENT(base, since, symbol) {#base, since, SIM_IS_THREAD(#symbol), symbol},
 #define ALIAS(base, since, symbol) {#base, since, false, symbol},
 #include "cuda/entry/entries.def"
 };

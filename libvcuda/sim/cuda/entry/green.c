@@ -69,8 +69,7 @@ static CUdevResource resource_of(CUdevice device, unsigned count)
 
 static CUresult give_resource(CUdevResource *out, int type, CUdevice device, unsigned count)
 {
-	if (!out)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!out);
 	if (type != RESOURCE_SM)
 		return CUDA_ERROR_INVALID_RESOURCE_TYPE;
 	*out = resource_of(device, count);
@@ -106,8 +105,7 @@ SIM_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned 
                                                 CUdevResource *remaining, unsigned flags, unsigned least)
 {
 	TRY(sim_init_ready());
-	if (!group_count || !is_resource(input) || flags > 3)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!group_count || !is_resource(input) || flags > 3);
 	CUdevice device = (CUdevice)input->device;
 	unsigned step = alignment_of(sim_device_card(device)), smallest = least_of(sim_device_card(device));
 	unsigned size = ((least < smallest ? smallest : least) + step - 1) / step * step;
@@ -128,8 +126,7 @@ SIM_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *out, CUdevResou
 	unsigned total = 0;
 
 	TRY(sim_init_ready());
-	if (!out || !resources || !count)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!out || !resources || !count);
 	for (unsigned i = 0; i < count; i++) {
 		if (!is_resource(&resources[i]) || resources[i].device != resources[0].device)
 			return CUDA_ERROR_INVALID_RESOURCE_TYPE;

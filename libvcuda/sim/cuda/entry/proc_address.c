@@ -1,9 +1,10 @@
 /*
- * cuGetProcAddress: looks up a function by name, version and default stream in the table of cuda/entry/entries.h. It has no
- * list of its own.
+ * cuGetProcAddress: looks up a function by name, version and default stream in the table of cuda/entry/entries.h. Functions that the
+ * simulator does not implement are in that of state/other_names.h.
  */
 #include "cuda/entry/entries.h"
 #include "cuda/base/types.h"
+#include "state/other_names.h"
 #include "state/version.h"
 
 #include <string.h>
@@ -28,21 +29,53 @@ static const struct sim_entry *find_entry(const char *base, int version, bool pe
 	return best;
 }
 
+/* Whether the name is the base, with or without a version and a variant. */
+static bool is_of_base(const char *name, const char *base, bool *per_thread)
+{
+	size_t length = strlen(name);
+
+	*per_thread = length > 5 && (!strcmp(name + length - 5, "_ptsz") || !strcmp(name + length - 5, "_ptds"));
+	length -= *per_thread ? 5 : 0;
+	if (length > 3 && name[length - 3] == '_' && name[length - 2] == 'v')
+		length -= 3;
+	return length == strlen(base) && strncmp(name, base, length) == 0;
+}
+
+/* The same among the functions that are not implemented; of one base, later names are newer. */
+static const struct sim_other_name *find_other(const char *base, int version, bool per_thread, bool *known)
+{
+	const struct sim_other_name *best = NULL;
+	bool best_is_thread = false, is_thread;
+
+	for (size_t i = 0; i < sim_other_name_count; i++) {
+		const struct sim_other_name *other = &sim_other_names[i];
+		if (!is_of_base(other->name, base, &is_thread))
+			continue;
+		*known = true;
+		if (other->since > version || (is_thread && !per_thread) || (best && best_is_thread > is_thread))
+			continue;
+		best = other;
+		best_is_thread = is_thread;
+	}
+	return best;
+}
+
 SIM_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags,
                                         CUdriverProcAddressQueryResult *status)
 {
 	bool known;
 
-	if (!symbol || !pfn || version > sim_version_cuda || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
-		return CUDA_ERROR_INVALID_VALUE;
-	const struct sim_entry *entry =
-		find_entry(symbol, version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &known);
-	*pfn = entry ? (void *)entry->function : NULL;
+	REJECT(!symbol || !pfn || version > sim_version_cuda || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+	bool per_thread = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+	const struct sim_entry *entry = find_entry(symbol, version, per_thread, &known);
+	const struct sim_other_name *other = known ? NULL : find_other(symbol, version, per_thread, &known);
+	void (*function)(void) = entry ? entry->function : other ? other->function : NULL;
+	*pfn = (void *)function;
 	if (status)
-		*status = entry ? CU_GET_PROC_ADDRESS_SUCCESS
-		        : known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
-		                : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-	return entry ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+		*status = function ? CU_GET_PROC_ADDRESS_SUCCESS
+		        : known    ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+		                   : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	return function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 SIM_EXPORT CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags)

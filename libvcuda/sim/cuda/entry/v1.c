@@ -53,8 +53,7 @@ SIM_EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned size)
 	struct sim_allocation *allocation;
 
 	TRY(sim_context_current(&context));
-	if (!pointer)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!pointer);
 	TRY(sim_allocation_new(context, NULL, SIM_LOW_MEMORY, size, &allocation));
 	*pointer = (CUdeviceptr_v1)allocation->base;
 	return CUDA_SUCCESS;
@@ -65,9 +64,8 @@ SIM_EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, un
 {
 	unsigned row = (width + 511) & ~511u, size;
 
-	if (!pitch || (element != 4 && element != 8 && element != 16) || row < width ||
-	    __builtin_mul_overflow(row, height, &size))
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!pitch || (element != 4 && element != 8 && element != 16) || row < width ||
+	    __builtin_mul_overflow(row, height, &size));
 
 	TRY(cuMemAlloc(pointer, size));
 	*pitch = row;
@@ -101,8 +99,7 @@ SIM_EXPORT CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *device, void *host
 {
 	CUdeviceptr pointer;
 	TRY(device ? cuMemHostGetDevicePointer_v2(&pointer, host, flags) : CUDA_ERROR_INVALID_VALUE);
-	if (pointer > UINT32_MAX)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(pointer > UINT32_MAX);
 	*device = (CUdeviceptr_v1)pointer;
 	return CUDA_SUCCESS;
 }

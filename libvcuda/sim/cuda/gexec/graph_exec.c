@@ -13,8 +13,7 @@
 
 static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long flags)
 {
-	if (flags & ~(unsigned long long)CU_GRAPH_INSTANTIATE_FLAGS)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(flags & ~(unsigned long long)CU_GRAPH_INSTANTIATE_FLAGS);
 	TRY(sim_graph_lock(graph, NULL, 0, out));
 	struct sim_exec *exec = sim_object_create(sizeof *exec, SIM_EXEC, NULL);
 	if (!exec)
@@ -139,8 +138,7 @@ SIM_EXPORT CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNo
 
 SIM_EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
 {
-	if (!info)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!info);
 	*info = (CUgraphExecUpdateResultInfo){0};
 	return update_from(exec, graph, &info->result, &info->errorNode);
 }

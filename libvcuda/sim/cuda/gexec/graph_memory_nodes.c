@@ -10,8 +10,7 @@
 SIM_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                                            size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
-	if (!p || !p->bytesize || p->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!p || !p->bytesize || p->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE);
 	TRY(sim_device(p->poolProps.location.id));
 	if (p->bytesize > sim_device_card(p->poolProps.location.id)->memory)
 		return CUDA_ERROR_OUT_OF_MEMORY;

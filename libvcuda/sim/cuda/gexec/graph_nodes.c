@@ -9,8 +9,7 @@
 
 CUresult sim_graph_nodes_launch_from(const CUDA_KERNEL_NODE_PARAMS *p, bool has_kernel, struct sim_work *work)
 {
-	if (!p)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!p);
 	struct sim_launch launch = {
 		.function = p->func ? p->func : has_kernel ? p->kern : NULL,
 		.grid = {p->gridDimX, p->gridDimY, p->gridDimZ},
@@ -22,8 +21,7 @@ CUresult sim_graph_nodes_launch_from(const CUDA_KERNEL_NODE_PARAMS *p, bool has_
 
 CUresult sim_graph_nodes_fill_from(const CUDA_MEMSET_NODE_PARAMS *p, struct sim_work *work)
 {
-	if (!p || !p->height || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4))
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!p || !p->height || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4));
 	/* The range is not checked: it may belong to an allocation node and not exist yet. */
 	*work = (struct sim_work){
 		.type = CU_GRAPH_NODE_TYPE_MEMSET,
@@ -40,8 +38,7 @@ static CUresult copy_from(const CUDA_MEMCPY3D *parameters, struct sim_work *work
 
 static CUresult host_from(const CUDA_HOST_NODE_PARAMS *p, struct sim_work *work)
 {
-	if (!p || !p->fn)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!p || !p->fn);
 	*work = (struct sim_work){.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.function = p->fn, .argument = p->userData}};
 	return CUDA_SUCCESS;
 }

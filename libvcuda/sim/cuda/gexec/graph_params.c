@@ -40,8 +40,7 @@ static CUresult check_params(const CUgraphNodeParams *p)
 
 SIM_EXPORT CUresult cuGraphAddNode(NODE, CUgraphNodeParams *p)
 {
-	if (check_params(p) != CUDA_SUCCESS)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(check_params(p) != CUDA_SUCCESS);
 	switch (p->type) {
 	case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphAddKernelNode_v2(node, graph, dependencies, count, &p->kernel);
 	case CU_GRAPH_NODE_TYPE_MEMCPY:
@@ -69,8 +68,7 @@ SIM_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CU
 
 SIM_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *p)
 {
-	if (check_params(p) != CUDA_SUCCESS)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(check_params(p) != CUDA_SUCCESS);
 	switch (p->type) {
 	case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphExecKernelNodeSetParams_v2(exec, node, &p->kernel);
 	case CU_GRAPH_NODE_TYPE_MEMCPY: return cuGraphExecMemcpyNodeSetParams(exec, node, &p->memcpy.copy, NULL);

@@ -117,8 +117,7 @@ static CUresult check_operation(const CUstreamBatchMemOpParams *p)
 	case WAIT_32: case WAIT_64: case WRITE_32: case WRITE_64: break;
 	default: return CUDA_ERROR_INVALID_VALUE;
 	}
-	if (p->value.flags & ~known)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(p->value.flags & ~known);
 	if (is_wait(p) && p->value.flags & WAIT_FLUSH)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	return p->value.address % (p->operation == WAIT_32 || p->operation == WRITE_32 ? 4 : 8) ? CUDA_ERROR_INVALID_VALUE

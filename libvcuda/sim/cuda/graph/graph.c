@@ -128,8 +128,7 @@ CUresult sim_graph_add(struct sim_graph *graph, const CUgraphNode *dependencies,
 
 CUresult sim_graph_lock(CUgraph graph, const CUgraphNode *dependencies, size_t count, const void *out)
 {
-	if (!out || (count && !dependencies))
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!out || (count && !dependencies));
 	CUresult result = sim_object_lock(graph, SIM_GRAPH);
 	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
 		if (sim_object_is(dependencies[i], SIM_NODE) && dependencies[i]->graph == graph)
@@ -152,8 +151,7 @@ CUresult sim_graph_lock_node(CUgraphNode node, int type)
 SIM_EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
 {
 	TRY(sim_init_ready());
-	if (!graph || flags)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!graph || flags);
 	pthread_mutex_lock(&sim_driver.lock);
 	*graph = sim_graph_new();
 	return sim_object_unlock(*graph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);

@@ -227,8 +227,7 @@ static CUresult allocate(struct sim_allocation *allocation)
 CUresult sim_allocation_new(struct sim_context *context, struct sim_pool *pool, enum sim_memory memory, size_t size,
                       struct sim_allocation **out)
 {
-	if (size == 0)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(size == 0);
 	struct sim_allocation *allocation = calloc(1, sizeof *allocation);
 	if (!allocation)
 		return CUDA_ERROR_OUT_OF_MEMORY;

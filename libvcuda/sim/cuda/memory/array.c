@@ -76,8 +76,7 @@ SIM_EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRI
 	CUdeviceptr base = 0;
 
 	TRY(sim_context_current(&context));
-	if (!array || !descriptor || !is_sane(descriptor))
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!array || !descriptor || !is_sane(descriptor));
 	if (!(descriptor->Flags & ARRAY_SPARSE))
 		TRY(create_storage(context, storage(descriptor), &base));
 	pthread_mutex_lock(&sim_driver.lock);
@@ -91,8 +90,7 @@ SIM_EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRI
 
 SIM_EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor)
 {
-	if (!descriptor)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!descriptor);
 	CUDA_ARRAY3D_DESCRIPTOR full = {
 		.Width = descriptor->Width,
 		.Height = descriptor->Height,
@@ -173,8 +171,7 @@ SIM_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_
 	CUdeviceptr base;
 
 	TRY(sim_context_current(&context));
-	if (!mipmap || !descriptor || !is_sane(descriptor) || !levels)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!mipmap || !descriptor || !is_sane(descriptor) || !levels);
 	if (levels > level_limit(descriptor))
 		levels = level_limit(descriptor);
 	TRY(create_storage(context, offset_of(descriptor, levels), &base));

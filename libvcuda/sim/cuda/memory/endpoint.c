@@ -56,8 +56,7 @@ SIM_EXPORT CUresult cuLogicalEndpointIdReserve(unsigned *id, unsigned count)
 SIM_EXPORT CUresult cuLogicalEndpointGetLimits(uint64_t *alignment, uint64_t *size,
                                                const CUlogicalEndpointProp *properties)
 {
-	if (!alignment || !size || !properties)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!alignment || !size || !properties);
 	if (properties->type != UNICAST)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	TRY(sim_device(properties->device));
@@ -73,11 +72,9 @@ SIM_EXPORT CUresult cuLogicalEndpointCreate(unsigned id, const CUlogicalEndpoint
 	TRY(cuLogicalEndpointGetLimits(&alignment, &most, properties));
 	if (properties->handle_types || properties->flags)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (!properties->size || properties->size % alignment || properties->size > most)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!properties->size || properties->size % alignment || properties->size > most);
 	struct endpoint *endpoint = lock_endpoints(id, 1);
-	if (!endpoint)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!endpoint);
 	if (endpoint->size)
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	endpoint->size = properties->size;
@@ -89,10 +86,9 @@ SIM_EXPORT CUresult cuLogicalEndpointCreate(unsigned id, const CUlogicalEndpoint
 static CUresult bind_to_endpoint(struct endpoint *endpoint, CUdevice device, uint64_t offset, struct sim_physical *memory,
                             uint64_t memory_offset, uint64_t size)
 {
-	if (!size || (size | offset | memory_offset) % SIM_GRANULARITY || memory->multicast_wanted ||
+	REJECT(!size || (size | offset | memory_offset) % SIM_GRANULARITY || memory->multicast_wanted ||
 	    offset > endpoint->size || size > endpoint->size - offset || !sim_physical_fits(memory, memory_offset, size) ||
-	    endpoint->device != device || sim_device_ordinal(memory->card) != device)
-		return CUDA_ERROR_INVALID_VALUE;
+	    endpoint->device != device || sim_device_ordinal(memory->card) != device);
 	return sim_physical_bind(&endpoint->bindings, device, offset, size, memory);
 }
 
@@ -102,8 +98,7 @@ SIM_EXPORT CUresult cuLogicalEndpointBindMem(unsigned id, CUdevice device, uint6
 {
 	struct endpoint *endpoint = flags ? NULL : lock_endpoints(id, 1);
 
-	if (!endpoint)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!endpoint);
 	if (!sim_object_is(memory, SIM_PHYSICAL))
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	return sim_object_unlock(bind_to_endpoint(endpoint, device, offset, memory, memory_offset, size));
@@ -114,8 +109,7 @@ SIM_EXPORT CUresult cuLogicalEndpointBindAddr(unsigned id, CUdevice device, uint
 {
 	struct endpoint *endpoint = flags ? NULL : lock_endpoints(id, 1);
 
-	if (!endpoint)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!endpoint);
 	const CUdeviceptr address = (uintptr_t)pointer;
 	const struct sim_allocation *mapping = sim_allocation_at(address, size);
 	if (!mapping || !mapping->physical)
@@ -128,8 +122,7 @@ SIM_EXPORT CUresult cuLogicalEndpointUnbind(unsigned id, CUdevice device, uint64
 {
 	struct endpoint *endpoint = lock_endpoints(id, 1);
 
-	if (!endpoint)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!endpoint);
 	bool found = endpoint->device == device && sim_physical_unbind(&endpoint->bindings, device, offset, size);
 	return sim_object_unlock(found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
@@ -138,8 +131,7 @@ SIM_EXPORT CUresult cuLogicalEndpointDestroy(unsigned id)
 {
 	struct endpoint *endpoint = lock_endpoints(id, 1);
 
-	if (!endpoint)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!endpoint);
 	if (!endpoint->size)
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	sim_physical_unbind(&endpoint->bindings, SIM_ANY_DEVICE, 0, SIZE_MAX);

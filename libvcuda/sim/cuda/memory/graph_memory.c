@@ -55,8 +55,7 @@ SIM_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 SIM_EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
 {
 	TRY(sim_device(device));
-	if (!value || attribute < 0 || attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!value || attribute < 0 || attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH);
 	pthread_mutex_lock(&sim_driver.lock);
 	const struct sim_graph_memory *graphs = &sim_driver.devices[device].graphs;
 	const uint64_t values[] = {graphs->used, graphs->used_high, graphs->reserved, graphs->reserved_high};

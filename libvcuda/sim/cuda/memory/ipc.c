@@ -35,8 +35,7 @@ struct sim_ipc_handle sim_ipc_handle_new(const char magic[8])
 
 CUresult sim_ipc_check(const struct sim_ipc_handle *handle, const char magic[8])
 {
-	if (memcmp(handle->magic, magic, sizeof handle->magic))
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(memcmp(handle->magic, magic, sizeof handle->magic));
 	/* The process that made the handle must not open it. */
 	return handle->owner == own_token() && handle->pid == getpid() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
@@ -85,8 +84,7 @@ SIM_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr pointer)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!out)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!out);
 	pthread_mutex_lock(&sim_driver.lock);
 	struct sim_allocation *allocation = sim_allocation_at(pointer, 0);
 	if (!allocation)
@@ -166,15 +164,13 @@ static CUresult open_memory(struct sim_context *context, const struct sim_ipc_ha
 
 	if (!allocation) {
 		int fd = sim_ipc_open(handle);
-		if (fd < 0)
-			return CUDA_ERROR_INVALID_VALUE;
+		REJECT(fd < 0);
 		result = sim_ipc_import(context, SIM_IMPORTED_MEMORY, handle, fd, &allocation);
 		close(fd);
 	}
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (handle->offset > allocation->size)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(handle->offset > allocation->size);
 	allocation->imports++;
 	*pointer = allocation->base + handle->offset;
 	return CUDA_SUCCESS;
@@ -241,8 +237,7 @@ SIM_EXPORT CUresult cuImportExternalMemory(struct sim_external **out, const stru
 	struct sim_context *context;
 
 	TRY(sim_context_current(&context));
-	if (!out || !from)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!out || !from);
 	if (from->type != EXTERNAL_FD)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	pthread_mutex_lock(&sim_driver.lock);

@@ -13,8 +13,7 @@ SIM_EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 	uint64_t used;
 
 	TRY(sim_context_current(&context));
-	if (!available || !total)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!available || !total);
 	const struct sim_card *card = sim_device_card(context->device);
 	TRY(sim_init_result(sim_ledger_used(sim_driver.devices[context->device].card, &used)));
 	*total = card->memory - card->reserved;
@@ -29,8 +28,7 @@ static CUresult allocate_memory(CUdeviceptr *pointer, size_t size, enum sim_memo
 	struct sim_allocation *allocation;
 
 	TRY(sim_context_current(&context));
-	if (!pointer)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!pointer);
 	TRY(sim_allocation_new(context, NULL, memory, size, &allocation));
 	allocation->flags = flags;
 	*pointer = allocation->base;
@@ -47,9 +45,8 @@ SIM_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size
 {
 	size_t row = (width + 511) & ~(size_t)511, size;
 
-	if (!pitch || (element != 4 && element != 8 && element != 16) || row < width ||
-	    __builtin_mul_overflow(row, height, &size))
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!pitch || (element != 4 && element != 8 && element != 16) || row < width ||
+	    __builtin_mul_overflow(row, height, &size));
 
 	TRY(allocate_memory(pointer, size, SIM_DEVICE_MEMORY, 0));
 	*pitch = row;
@@ -58,8 +55,7 @@ SIM_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size
 
 SIM_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned flags)
 {
-	if (flags != 1 && flags != 2) /* attach: global or host */
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(flags != 1 && flags != 2); /* attach: global or host */
 	return allocate_memory(pointer, size, SIM_MANAGED_MEMORY, flags);
 }
 
@@ -73,8 +69,7 @@ SIM_EXPORT CUresult cuMemHostAlloc(void **pointer, size_t size, unsigned flags)
 {
 	CUdeviceptr address;
 
-	if (!pointer || flags > 7)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!pointer || flags > 7);
 
 	TRY(allocate_memory(&address, size, SIM_HOST_MEMORY, flags));
 	*pointer = (void *)(uintptr_t)address;
@@ -97,8 +92,7 @@ SIM_EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned fl
 	struct sim_context *context;
 
 	TRY(sim_context_current(&context));
-	if (!pointer || size == 0)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!pointer || size == 0);
 	return sim_allocation_register(context, pointer, size, flags);
 }
 
@@ -137,8 +131,7 @@ SIM_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *poin
 {
 	struct sim_allocation *allocation;
 
-	if (!device || flags)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!device || flags);
 	CUresult result = lock_allocation((CUdeviceptr)(uintptr_t)pointer, &allocation);
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -153,8 +146,7 @@ SIM_EXPORT CUresult cuMemHostGetFlags(unsigned *flags, void *pointer)
 {
 	struct sim_allocation *allocation;
 
-	if (!flags)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!flags);
 	TRY(lock_allocation((CUdeviceptr)(uintptr_t)pointer, &allocation));
 	*flags = allocation->flags;
 	return sim_object_unlock(CUDA_SUCCESS);
@@ -185,8 +177,7 @@ static CUresult pointer_attribute(const struct sim_allocation *allocation, CUpoi
 		break;
 	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)out = pointer; break;
 	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-		if (!is_host(allocation) && allocation->memory != SIM_MANAGED_MEMORY)
-			return CUDA_ERROR_INVALID_VALUE;
+		REJECT(!is_host(allocation) && allocation->memory != SIM_MANAGED_MEMORY);
 		*(void **)out = (void *)(uintptr_t)pointer;
 		break;
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)out = 0; break;
@@ -221,8 +212,7 @@ SIM_EXPORT CUresult cuPointerGetAttribute(void *out, CUpointer_attribute attribu
 {
 	struct sim_allocation *allocation;
 
-	if (!out)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!out);
 	TRY(lock_allocation(pointer, &allocation));
 	return sim_object_unlock(pointer_attribute(allocation, attribute, pointer, out));
 }
@@ -245,11 +235,9 @@ static size_t attribute_bytes(CUpointer_attribute attribute)
 SIM_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **out, CUdeviceptr pointer)
 {
 	TRY(sim_init_ready());
-	if (!count || !attributes || !out)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!count || !attributes || !out);
 	for (unsigned i = 0; i < count; i++) {
-		if (!out[i])
-			return CUDA_ERROR_INVALID_VALUE;
+		REJECT(!out[i]);
 		if (cuPointerGetAttribute(out[i], attributes[i], pointer) != CUDA_SUCCESS)
 			memset(out[i], attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? 0xff : 0, attribute_bytes(attributes[i]));
 	}

@@ -14,8 +14,7 @@ typedef struct {
 static CUresult check_multicast(const CUmulticastObjectProp *properties)
 {
 	TRY(sim_init_ready());
-	if (!properties || properties->wanted < 1 || properties->wanted > SIM_MAX_CARDS || properties->flags)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!properties || properties->wanted < 1 || properties->wanted > SIM_MAX_CARDS || properties->flags);
 	for (CUdevice device = 0; device < sim_driver.device_count; device++)
 		if (sim_attribute_multicasts(device))
 			return properties->handle_types & ~1ull ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
@@ -25,8 +24,7 @@ static CUresult check_multicast(const CUmulticastObjectProp *properties)
 SIM_EXPORT CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *properties, int option)
 {
 	TRY(check_multicast(properties));
-	if (!granularity || option < 0 || option > 1)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!granularity || option < 0 || option > 1);
 	*granularity = SIM_GRANULARITY;
 	return CUDA_SUCCESS;
 }
@@ -36,8 +34,7 @@ SIM_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const C
 	CUmemAllocationProp memory = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 
 	TRY(check_multicast(properties));
-	if (!out || !properties->size || properties->size % SIM_GRANULARITY)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!out || !properties->size || properties->size % SIM_GRANULARITY);
 	memory.requestedHandleTypes = (int)properties->handle_types;
 	pthread_mutex_lock(&sim_driver.lock);
 	CUresult result = sim_physical_new(out, &memory, sim_driver.devices[0].card, properties->size, false);
@@ -85,10 +82,9 @@ static CUresult bind_memory(struct sim_physical *multicast, size_t offset, struc
 {
 	CUdevice device = sim_device_ordinal(memory->card);
 
-	if (!size || size % SIM_GRANULARITY || offset % SIM_GRANULARITY || !sim_physical_fits(multicast, offset, size) ||
+	REJECT(!size || size % SIM_GRANULARITY || offset % SIM_GRANULARITY || !sim_physical_fits(multicast, offset, size) ||
 	    memory_offset % SIM_GRANULARITY || !sim_physical_fits(memory, memory_offset, size) || memory->multicast_wanted ||
-	    !(multicast->multicast_devices & 1u << device) || overlaps(multicast, device, offset, size))
-		return CUDA_ERROR_INVALID_VALUE;
+	    !(multicast->multicast_devices & 1u << device) || overlaps(multicast, device, offset, size));
 	if (bits(multicast->multicast_devices) < multicast->multicast_wanted)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	return sim_physical_bind(&multicast->bindings, device, offset, size, memory);

@@ -152,8 +152,7 @@ CUresult sim_pool_of_place(const CUmemLocation *location, int type, CUdevice *de
 {
 	bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
 
-	if (type < 0 || type > CU_MEM_ALLOCATION_TYPE_MANAGED)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(type < 0 || type > CU_MEM_ALLOCATION_TYPE_MANAGED);
 	if (location->type == CU_MEM_LOCATION_TYPE_HOST) {
 		*device = 0;
 		*memory = SIM_HOST_MEMORY;

@@ -75,8 +75,7 @@ SIM_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *pr
 	enum sim_memory memory;
 	CUdevice device;
 
-	if (!pool || !properties)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!pool || !properties);
 	if (properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	TRY(sim_pool_of_place(&properties->location, properties->allocType, &device, &memory));
@@ -155,9 +154,8 @@ SIM_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute
 
 static CUresult check_access(const struct sim_pool *pool, const CUmemAccessDesc *access)
 {
-	if (access->location.type != CU_MEM_LOCATION_TYPE_DEVICE || sim_device(access->location.id) != CUDA_SUCCESS ||
-	    (access->flags != 0 && access->flags != 1 && access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(access->location.type != CU_MEM_LOCATION_TYPE_DEVICE || sim_device(access->location.id) != CUDA_SUCCESS ||
+	    (access->flags != 0 && access->flags != 1 && access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
 	/* The device that has the memory always has access. */
 	return access->location.id == pool->device && !access->flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }

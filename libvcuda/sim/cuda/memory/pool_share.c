@@ -35,8 +35,7 @@ SIM_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *
 	size_t size;
 
 	TRY(sim_init_ready());
-	if (!out || flags || type != FD || !sim_share_adopt((int)(intptr_t)handle, &card, &size) || size != 1)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!out || flags || type != FD || !sim_share_adopt((int)(intptr_t)handle, &card, &size) || size != 1);
 	pthread_mutex_lock(&sim_driver.lock);
 	*out = sim_pool_new(sim_device_ordinal(card), SIM_DEVICE_MEMORY);
 	if (*out)
@@ -68,8 +67,7 @@ static CUresult import_pointer(struct sim_context *context, const struct sim_ipc
 	struct sim_allocation *allocation;
 	int fd = sim_ipc_open(handle);
 
-	if (fd < 0)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(fd < 0);
 	CUresult result = sim_ipc_import(context, SIM_EXTERNAL_MEMORY, handle, fd, &allocation);
 	close(fd);
 	if (result == CUDA_SUCCESS && handle->offset > allocation->size) {
@@ -87,8 +85,7 @@ SIM_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool po
 	struct sim_ipc_handle handle;
 
 	TRY(sim_context_current(&context));
-	if (!pointer || !data)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!pointer || !data);
 	memcpy(&handle, data, sizeof handle);
 	TRY(sim_ipc_check(&handle, SIM_IPC_POOLED));
 	TRY(sim_pool_lock(pool));

@@ -54,8 +54,7 @@ static CUresult apply(const struct tile_info *info)
 {
 	CUarray array = info->resource;
 
-	if (info->resource_type || !sim_object_is(array, SIM_ARRAY) || array->base)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(info->resource_type || !sim_object_is(array, SIM_ARRAY) || array->base);
 	if (info->operation == UNMAP)
 		return drop_part(array, info->part), CUDA_SUCCESS;
 	struct sim_tile *tile = malloc(sizeof *tile);

@@ -77,8 +77,7 @@ static CUresult create_texture(struct sim_texture **out, enum sim_kind kind, con
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!out || !resource)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!out || !resource);
 	pthread_mutex_lock(&sim_driver.lock);
 	if (!check_resource(resource))
 		result = CUDA_ERROR_INVALID_VALUE;

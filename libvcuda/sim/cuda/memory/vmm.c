@@ -31,8 +31,7 @@ SIM_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_
                                         unsigned long long flags)
 {
 	TRY(sim_init_ready());
-	if (!pointer || !size || size % SIM_GRANULARITY || alignment & (alignment - 1) || flags || size > (size_t)1 << 46)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!pointer || !size || size % SIM_GRANULARITY || alignment & (alignment - 1) || flags || size > (size_t)1 << 46);
 	struct range *range = calloc(1, sizeof *range);
 	if (!range)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -79,8 +78,7 @@ SIM_EXPORT CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size)
 
 static CUresult check_allocation(const CUmemAllocationProp *properties)
 {
-	if (!properties || properties->type != 1 || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!properties || properties->type != 1 || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE);
 	if (properties->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	return sim_device(properties->location.id);
@@ -91,8 +89,7 @@ SIM_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUm
 {
 	TRY(sim_init_ready());
 	TRY(check_allocation(properties));
-	if (!granularity || option < 0 || option > 1)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!granularity || option < 0 || option > 1);
 	*granularity = SIM_GRANULARITY;
 	return CUDA_SUCCESS;
 }
@@ -102,8 +99,7 @@ SIM_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t siz
 {
 	TRY(sim_init_ready());
 	TRY(check_allocation(properties));
-	if (!handle || !size || size % SIM_GRANULARITY || flags)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!handle || !size || size % SIM_GRANULARITY || flags);
 	unsigned card = sim_driver.devices[properties->location.id].card;
 	if (size > sim_state_card(card)->memory)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -134,8 +130,7 @@ static const struct sim_payer physical_payer = {.give = unmap_physical, .backing
 
 static CUresult map_physical(CUdeviceptr pointer, size_t size, size_t offset, struct sim_physical *physical)
 {
-	if (!find_range(pointer, size) || offset > physical->size || size > physical->size - offset)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!find_range(pointer, size) || offset > physical->size || size > physical->size - offset);
 	struct sim_allocation *allocation = calloc(1, sizeof *allocation);
 	if (!allocation)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -157,8 +152,7 @@ static CUresult map_physical(CUdeviceptr pointer, size_t size, size_t offset, st
 SIM_EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                              unsigned long long flags)
 {
-	if (!size || size % SIM_GRANULARITY || pointer % SIM_GRANULARITY || offset % SIM_GRANULARITY || flags)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!size || size % SIM_GRANULARITY || pointer % SIM_GRANULARITY || offset % SIM_GRANULARITY || flags);
 	TRY(sim_physical_lock(handle));
 	return sim_object_unlock(map_physical(pointer, size, offset, handle));
 }
@@ -219,8 +213,7 @@ SIM_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 
 SIM_EXPORT CUresult cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAccessDesc *access, size_t count)
 {
-	if (!access || !count)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!access || !count);
 	return over_mappings(pointer, size, set_access, access[0].flags);
 }
 
@@ -230,8 +223,7 @@ SIM_EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocatio
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!flags || !location)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!flags || !location);
 	pthread_mutex_lock(&sim_driver.lock);
 	struct sim_allocation *mapping = sim_allocation_at(pointer, 1);
 	if (mapping && mapping->memory == SIM_MAPPED_MEMORY)
@@ -280,8 +272,7 @@ static int export_physical(struct sim_physical *physical)
 SIM_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type,
                                                  unsigned long long flags)
 {
-	if (!out || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!out || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	CUresult result = sim_physical_lock(handle);
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -315,11 +306,9 @@ SIM_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle 
 	size_t size;
 
 	TRY(sim_init_ready());
-	if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	int fd, life;
-	if (!sim_share_import((int)(intptr_t)shared, &fd, &life))
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!sim_share_import((int)(intptr_t)shared, &fd, &life));
 	if (!sim_share_adopt(fd, &card, &size)) {
 		close(fd);
 		close(life);

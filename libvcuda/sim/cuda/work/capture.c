@@ -181,8 +181,7 @@ CUresult sim_capture_end(struct sim_place *place, struct sim_graph **graph)
 
 SIM_EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {
-	if (!mode || *mode < 0 || *mode > 2)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!mode || *mode < 0 || *mode > 2);
 	int old = thread_mode;
 	thread_mode = *mode;
 	*mode = old;

@@ -28,8 +28,7 @@ SIM_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, 
                                                 const void *edges, size_t count, int mode)
 {
 	(void)edges;
-	if (!graph || mode < 0 || mode > 2 || (count && !dependencies))
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!graph || mode < 0 || mode > 2 || (count && !dependencies));
 	return begin_capture(stream, graph, dependencies, count, mode);
 }
 
@@ -52,8 +51,7 @@ SIM_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, unsi
 {
 	struct sim_place *place;
 
-	if (!status)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!status);
 	*status = CU_STREAM_CAPTURE_NONE;
 	if (sim_stream_is_legacy(stream))
 		return sim_stream_check(stream);
@@ -97,8 +95,7 @@ SIM_EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNo
 {
 	struct sim_place *place;
 
-	if (flags > 1 || (count && !dependencies))
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(flags > 1 || (count && !dependencies));
 	TRY(sim_stream_lock_place(stream, &place));
 	if (!place->capture)
 		return sim_object_unlock(CUDA_ERROR_ILLEGAL_STATE);

@@ -19,8 +19,7 @@ static CUresult locate_bytes(CUdeviceptr pointer, size_t *bytes, bool on_card, c
 		*at = (char *)(uintptr_t)pointer;
 		return !on_card && pointer ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 	}
-	if (allocation->physical && allocation->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(allocation->physical && allocation->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 	size_t rest = allocation->size - (pointer - allocation->base);
 	char *backing = sim_allocation_backing(allocation);
 	if (!backing)
@@ -58,10 +57,8 @@ static CUresult check_side(const struct sim_copy *copy, const struct sim_side *s
 {
 	size_t rows = copy->height * copy->depth;
 
-	if (rows > 1 && side->pitch < side->x + copy->width)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (copy->depth > 1 && side->rows < side->y + copy->height)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(rows > 1 && side->pitch < side->x + copy->width);
+	REJECT(copy->depth > 1 && side->rows < side->y + copy->height);
 
 	TRY(check_range(sim_copy_row(side, 0, 0), copy->width, side->on_card));
 	if (rows > 1)
@@ -163,9 +160,8 @@ CUresult sim_copy_fill_check(const struct sim_fill *fill)
 {
 	size_t bytes;
 
-	if ((fill->element != 1 && fill->element != 2 && fill->element != 4) || fill->to % fill->element ||
-	    __builtin_mul_overflow(fill->width, fill->element, &bytes) || (fill->height > 1 && fill->pitch < bytes))
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT((fill->element != 1 && fill->element != 2 && fill->element != 4) || fill->to % fill->element ||
+	    __builtin_mul_overflow(fill->width, fill->element, &bytes) || (fill->height > 1 && fill->pitch < bytes));
 	if (!bytes || !fill->height)
 		return CUDA_SUCCESS;
 

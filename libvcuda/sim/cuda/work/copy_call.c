@@ -138,8 +138,7 @@ static CUresult side_of(int type, const void *host, CUdeviceptr device, CUarray 
 
 CUresult sim_copy_call_from_3d(const CUDA_MEMCPY3D *p, struct sim_copy *copy)
 {
-	if (!p || p->srcLOD || p->dstLOD)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!p || p->srcLOD || p->dstLOD);
 	*copy = (struct sim_copy){
 		.to = {.x = p->dstXInBytes, .y = p->dstY, .z = p->dstZ},
 		.from = {.x = p->srcXInBytes, .y = p->srcY, .z = p->srcZ},
@@ -166,8 +165,7 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *parameters, CUstream stream, bool w
 
 static CUresult copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool wait)
 {
-	if (!p)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!p);
 	CUDA_MEMCPY3D full = {
 		.srcXInBytes = p->srcXInBytes, .srcY = p->srcY, .srcMemoryType = p->srcMemoryType, .srcHost = p->srcHost,
 		.srcDevice = p->srcDevice, .srcArray = p->srcArray, .srcPitch = p->srcPitch,

@@ -14,8 +14,7 @@ SIM_EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags)
 	struct sim_context *context;
 
 	TRY(sim_context_current(&context));
-	if (!event || flags & ~EVENT_FLAGS || (flags & CU_EVENT_INTERPROCESS && !(flags & CU_EVENT_DISABLE_TIMING)))
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!event || flags & ~EVENT_FLAGS || (flags & CU_EVENT_INTERPROCESS && !(flags & CU_EVENT_DISABLE_TIMING)));
 	struct sim_shared *shared = flags & CU_EVENT_INTERPROCESS ? sim_shared_event_new() : NULL;
 	if (flags & CU_EVENT_INTERPROCESS && !shared)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -67,8 +66,7 @@ SIM_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned f
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .event = event};
 
-	if (flags > 1)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(flags > 1);
 	return is_shared(event, stream) ? sim_ipc_event_wait(stream, event) : sim_queue_submit(stream, &work, false);
 }
 
@@ -118,8 +116,7 @@ static CUresult elapsed(const struct sim_event *start, const struct sim_event *e
 
 SIM_EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 {
-	if (!milliseconds)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!milliseconds);
 	TRY(sim_object_lock(start, SIM_EVENT));
 	return sim_object_unlock(sim_object_is(end, SIM_EVENT) ? elapsed(start, end, milliseconds) : CUDA_ERROR_INVALID_HANDLE);
 }

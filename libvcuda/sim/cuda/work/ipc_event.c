@@ -147,8 +147,7 @@ SIM_EXPORT CUresult cuIpcOpenEventHandle(CUevent *out, CUipcEventHandle opaque)
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct sim_shared *shared = sim_shared_event_open(sim_ipc_open(&handle));
-	if (!shared)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!shared);
 	CUevent event = sim_event_new(context);
 	pthread_mutex_lock(&sim_driver.lock);
 	if (event) {

@@ -58,9 +58,8 @@ static uint64_t duration_of(const struct sim_function *function, void **argument
 
 CUresult sim_launch_prepare(const struct sim_launch *launch, void **arguments, struct sim_work *work)
 {
-	if (!extent_fits(launch->grid, 0x7fffffff, 65535, 65535) || !extent_fits(launch->block, 1024, 1024, 64) ||
-	    product(launch->block) > MAX_THREADS_PER_BLOCK)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!extent_fits(launch->grid, 0x7fffffff, 65535, 65535) || !extent_fits(launch->block, 1024, 1024, 64) ||
+	    product(launch->block) > MAX_THREADS_PER_BLOCK);
 	TRY(sim_object_lock(launch->function, SIM_FUNCTION));
 	*work = (struct sim_work){
 		.type = CU_GRAPH_NODE_TYPE_KERNEL,
@@ -93,8 +92,7 @@ static CUresult launch(const struct sim_launch *launch, CUstream stream, void **
 	struct sim_work work;
 
 	TRY(sim_context_current(&context));
-	if (arguments && extra)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(arguments && extra);
 	TRY(sim_stream_context(stream, &context));
 	TRY(sim_launch_prepare(launch, arguments, &work));
 	sim_launch_restrict(&work, context);
@@ -150,8 +148,7 @@ struct attribute {
 
 SIM_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra)
 {
-	if (!config || (config->numAttrs && !config->attrs))
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!config || (config->numAttrs && !config->attrs));
 	struct sim_launch described = {
 		.function = function,
 		.grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
@@ -169,8 +166,7 @@ SIM_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction fu
 SIM_EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **arguments,
                                           void **extra)
 {
-	if (!config)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!config);
 	CUlaunchConfig own = *config;
 	if (!own.hStream)
 		own.hStream = CU_STREAM_PER_THREAD;
@@ -229,14 +225,12 @@ static CUresult submit_host_call(CUstream stream, struct sim_host_call call)
 
 SIM_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument)
 {
-	if (!function)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!function);
 	return submit_host_call(stream, (struct sim_host_call){.function = function, .argument = argument});
 }
 
 SIM_EXPORT CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *argument, unsigned flags)
 {
-	if (!callback || flags)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!callback || flags);
 	return submit_host_call(stream, (struct sim_host_call){.callback = callback, .argument = argument, .stream = stream});
 }

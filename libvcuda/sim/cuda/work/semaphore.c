@@ -79,8 +79,7 @@ static CUresult import_semaphore(CUexternalSemaphore *out, const CUDA_EXTERNAL_S
 {
 	struct word *word = word_of_file(p->fd);
 
-	if (!word)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!word);
 	pthread_mutex_lock(&sim_driver.lock);
 	*out = sim_object_create(sizeof **out, SIM_SEMAPHORE, NULL);
 	if (*out) {
@@ -101,8 +100,7 @@ SIM_EXPORT CUresult cuImportExternalSemaphore(CUexternalSemaphore *out, const CU
 	struct sim_context *context;
 
 	TRY(sim_context_current(&context));
-	if (!out || !p || p->flags || p->type < OPAQUE_FD || p->type > LAST_TYPE)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!out || !p || p->flags || p->type < OPAQUE_FD || p->type > LAST_TYPE);
 	return p->type == OPAQUE_FD || p->type == TIMELINE_FD ? import_semaphore(out, p) : CUDA_ERROR_NOT_SUPPORTED;
 }
 

@@ -111,8 +111,7 @@ SIM_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags,
 	struct sim_context *context;
 
 	TRY(sim_context_current(&context));
-	if (!stream || flags & ~SIM_STREAM_NON_BLOCKING)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!stream || flags & ~SIM_STREAM_NON_BLOCKING);
 	pthread_mutex_lock(&sim_driver.lock);
 	*stream = create_stream(context, flags, priority);
 	return sim_object_unlock(*stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
@@ -157,8 +156,7 @@ static CUresult stream_property(CUstream handle, int *priority, unsigned *flags,
 {
 	struct sim_stream *stream;
 
-	if (!priority && !flags && !context)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!priority && !flags && !context);
 	TRY(sim_stream_lock(handle, &stream));
 	if (priority)
 		*priority = stream->priority;

@@ -24,8 +24,7 @@ static CUresult allocate_from(CUdeviceptr *pointer, size_t size, CUmemoryPool po
 	int capturing;
 
 	TRY(cuStreamIsCapturing(stream, &capturing));
-	if (!pointer || !size)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(!pointer || !size);
 	if (capturing && pool->memory != SIM_DEVICE_MEMORY)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if (capturing)
@@ -54,8 +53,7 @@ SIM_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, C
 	TRY(sim_pool_lock(pool));
 	bool is_imported = pool->is_imported;
 	pthread_mutex_unlock(&sim_driver.lock);
-	if (is_imported)
-		return CUDA_ERROR_INVALID_VALUE;
+	REJECT(is_imported);
 	return allocate_from(pointer, size, pool, stream);
 }
 
