@@ -24,6 +24,7 @@ from vgpu.node.driver import library_copies
 RECORDS = DATA / "drivers"
 NAMES = CHECKOUT / "libvcuda/src/driver/names"
 ASK = RECORDS / "ask_proc_address.c"
+PROC_ADDRESS = RECORDS / "proc_address.txt"
 #: The releases, and the version of each that was recorded.
 RELEASES = {"470": "470.256.02", "535": "535.261.03", "550": "550.163.01", "580": "580.142", "615": "615.71.09"}
 LIBRARIES = {"libcuda": "libcuda.so.1", "libnvidia-ml": "libnvidia-ml.so.1"}
@@ -31,6 +32,10 @@ LISTS = {"libcuda": "vcuda.json", "libnvidia-ml": "vcuda_nvml.json"}
 #: The versions of CUDA that were released.
 CUDA = (*range(11000, 11090, 10), *range(12000, 12070, 10), 12080, 12090, *range(13000, 13060, 10))
 FLAGS = ("0", "1", "2")
+#: The answers for a function, for a name without one, and for one that comes with a later version: without and with
+#: cuGetProcAddress_v2, which the oldest release lacks.
+FIRST_FORM = ("x/0", "x/500,u", "x/500,u")
+BOTH_FORMS = ("0,0", "0,1,-/500,u", "0,2,-/500,u")
 
 Answers = dict[tuple[str, str], list[str]]  #: (name, flags) -> "version:answer", where it changes: ask_proc_address.c
 
@@ -111,35 +116,57 @@ def parsed(output: str) -> Answers:
 
 
 def answers(release: str) -> Answers:
-    """The recorded answers of a release's cuGetProcAddress."""
-    found: Answers = {}
-    end: list[str] = []
-    for (releases, flags, *pattern), names in _paragraphs(RECORDS / "proc_address.txt"):
-        if flags == "end" and release == releases:
-            end = pattern
-        elif release in releases.split(","):
-            for name, flag in itertools.product(names, flags):
-                found[name, flag] = [answer.replace("=", name) for answer in pattern]
-    return {key: pattern + end for key, pattern in found.items()}
+    """The answers of a release's cuGetProcAddress, by the record: from a version on a function, if it exports that."""
+    known, exported = recorded(), exports("libcuda", release)
+    end = [word for words, _ in _paragraphs(PROC_ADDRESS) if words[:2] == ["end", release] for word in words[2:]]
+    return {
+        (name, flags): [*_answers(release, _found(known.get(name, []), exported, flags == "2")), *end]
+        for name, flags in itertools.product(asked_names(), FLAGS)
+    }
+
+
+def recorded() -> dict[str, list[tuple[int, str]]]:
+    """name -> the versions from which on it is another function, and that function."""
+    found = {}
+    for words, names in _paragraphs(PROC_ADDRESS):
+        forms = [word.partition(":") for word in words]
+        for name in names:
+            found[name] = [(int(version), form.replace("=", name)) for version, _, form in forms]
+    return found
+
+
+def _found(forms: list[tuple[int, str]], exported: set[str], of_threads: bool) -> list[tuple[int, str]]:
+    """The forms that a release has; with flags 2 those for a default stream of each thread, where there are such."""
+    variants = ("_ptsz", "_ptds", "") if of_threads else ("",)
+    chosen = [
+        (version, next((form + end for end in variants if form + end in exported), "")) for version, form in forms
+    ]
+    return [(version, form) for version, form in chosen if form]
+
+
+def _answers(release: str, forms: list[tuple[int, str]]) -> list[str]:
+    """What ask_proc_address prints for these."""
+    sound, unknown, later = FIRST_FORM if release == min(RELEASES) else BOTH_FORMS
+    begin = [] if forms and forms[0][0] == CUDA[0] else [f"{CUDA[0]}:{later if forms else unknown}"]
+    return begin + [f"{version}:{sound},{form}" for version, form in forms]
 
 
 def write_answers(found: dict[str, Answers]) -> None:
-    """`found`: release -> answers. In a pattern "=" is the name that was asked for; `end` is the last part of all."""
-    same: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    """`found`: release -> answers. The newest one's are recorded; those of all have to follow from the record."""
     groups: dict[tuple[str, ...], set[str]] = defaultdict(set)
-    for release, by_name in found.items():
-        last = {pattern[-1] for pattern in by_name.values()}
-        if len(last) == 1:
-            groups[(release, "end", *last)] = set()
-        for (name, flags), pattern in by_name.items():
-            plain = re.sub(rf"\b{name}(?=\b|_)", "=", " ".join(pattern[:-1] if len(last) == 1 else pattern))
-            same[name, plain, release].append(flags)
-    merged: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for (name, plain, release), flag_list in same.items():
-        merged[name, plain, "".join(flag_list)].append(release)
-    for (name, plain, flags), releases in merged.items():
-        groups[",".join(releases), flags, plain].add(name)
-    _write(RECORDS / "proc_address.txt", groups)
+    for name in asked_names():
+        plain = re.findall(r"(\d+):0,0,(\w+)", " ".join(found[max(RELEASES)][name, "0"]))
+        if plain:
+            groups[tuple(f"{version}:{form.replace(name, '=')}" for version, form in plain)].add(name)
+    for release, of_release in found.items():
+        end = of_release["cuNoSuchFunction", "0"][1:]
+        if end:
+            groups[("end", release, *end)] = set()
+    head = [line for line in PROC_ADDRESS.read_text().splitlines() if line.startswith("#")]
+    lines = head + [line for key in sorted(groups) for line in (" ".join(key), *_wrapped(groups[key]))]
+    PROC_ADDRESS.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+    for release, of_release in found.items():
+        assert answers(release) == of_release, f"the answers of {release} do not follow from {PROC_ADDRESS}"
 
 
 def _paragraphs(path: Path) -> list[tuple[list[str], list[str]]]:
@@ -151,12 +178,6 @@ def _paragraphs(path: Path) -> list[tuple[list[str], list[str]]]:
         elif not line.startswith("#"):
             found.append((line.split(), []))
     return found
-
-
-def _write(path: Path, groups: dict[tuple[str, ...], set[str]]) -> None:
-    head = [line for line in path.read_text().splitlines() if line.startswith("#")] if path.exists() else []
-    lines = head + [line for key in sorted(groups) for line in (" ".join(key), *_wrapped(groups[key]))]
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
 
 
 def _wrapped(names: Iterable[str]) -> list[str]:
