@@ -138,3 +138,18 @@ def commit(live):
                 sum_.cores += request.cores
                 sum_.memory += request.memory
     return total
+
+
+def fits(card, request, live, policy):
+    """Whether a card has room for one more request, computed from the containers and not from their sums."""
+    here = [other for other, uuids in live if card.uuid in uuids]
+    if request.exclusive:
+        return not here and request.memory <= card.memory
+    amounts = [*here, request]
+    return (
+        not any(other.exclusive for other in here)
+        and not any(item in card.name.lower() for item in request.wishes.nouse_types)
+        and sum(other.cores for other in amounts) <= round(100 * policy.cores_scaling)
+        and sum(other.memory for other in amounts) <= card.memory * policy.memory_scaling
+        and request.memory <= card.memory
+    )

@@ -582,7 +582,8 @@ def test_the_log_names_a_pods_unknown_annotations(place: Place, equipped: list[s
 def test_the_log_names_them_without_a_grant_too_and_bad_settings_stop_no_such_pod(place: Place) -> None:
     place.pod({"vgpu.io/core": "60"})
     assert place.run("prestart") == (0, "", "")
-    assert place.hook_log()[-1]["notes"] == ["annotation vgpu.io/core is unknown and ignored: did you mean vgpu.io/cores?"]
+    (note,) = place.hook_log()[-1]["notes"]
+    assert note == "annotation vgpu.io/core is unknown and ignored: did you mean vgpu.io/cores?"
     place.config.write_text("{")
     assert place.run("prestart") == (0, "", "")
     assert len(place.hook_log()) == 1
