@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ PROGRAM = CHECKOUT / "packaging/setup/packages"
 #: The programs that the script itself uses, and a Python that is new enough.
 TOOLS = (
     "sh", "sed", "sort", "tr", "ls", "head", "tail", "grep", "cut", "dirname", "date", "sleep", "cat", "mkdir", "rm",
-    "ldd",
+    "ldd", "find",
 )  # fmt: skip
 NEW = "Inst cmake (3.25.1-1 Debian:12.0/stable [amd64])"
 APT_GET = """#!/bin/sh
@@ -71,7 +72,7 @@ class Machine:
     def packages(self, group: str = "demo", **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [PROGRAM, group, "python3"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-            env={"PATH": str(self.programs), "VGPU_BUILD": str(self.build), **environment},
+            env={"PATH": str(self.programs), "VGPU_BUILD": str(self.build), "APT_LISTS": "/none", **environment},
         )  # fmt: skip
 
     def installed(self) -> str:
@@ -94,6 +95,16 @@ def test_what_is_missing_is_installed_and_nothing_is_removed(machine: Machine) -
     assert " cmake " in machine.installed()
     assert " podman" not in machine.installed()
     assert "installing 1 packages for:" in done.stdout
+
+
+@pytest.mark.parametrize(("age", "read"), [(0, 0), (5 * 3600, 1)])
+def test_lists_of_some_hours_are_not_read_again(machine: Machine, tmp_path: Path, age: int, read: int) -> None:
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    os.utime(lists, (time.time() - age, time.time() - age))
+    assert machine.packages(APT_LISTS=str(lists)).returncode == 0
+    assert machine.log.read_text().count("update -q\n") == read
+    assert " cmake " in machine.installed()
 
 
 def test_a_runtime_that_is_there_is_used(machine: Machine) -> None:
