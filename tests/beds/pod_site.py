@@ -81,9 +81,9 @@ class GatedRuntime(CriRuntime):
 class PodSite:
     """The chain on one node. `run` and the queries speak of pods; `offer` changes the plugin's settings."""
 
-    def __init__(self, node: nodes.SimulatedNode, runtime: Any, sockets: Path) -> None:
+    def __init__(self, node: nodes.SimulatedNode, runtime: Any, sockets: Path, **times: float) -> None:
         self.node, self.runtime = node, runtime
-        self.kubelet = Kubelet(sockets, runtime)
+        self.kubelet = Kubelet(sockets, runtime, **times)
         self.plugin = Plugin(node)
 
     def start(self) -> PodSite:

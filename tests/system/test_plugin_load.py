@@ -21,53 +21,42 @@ from pathlib import Path
 import nodes
 import pytest
 from daemons import wait_for
-from kubelet import Container, Kubelet, Pod, Spec
+from kubelet import Container, Pod
 from kubelet_runtimes import RuncRuntime
-from plugin_process import Plugin
+from pod_site import CORE, UNIT, PodSite, plugin_settings, share, short_directory
 
-from vgpu.config import claims, grants
+from vgpu.config import claims
 from vgpu.config.errors import VgpuError
 from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.linux import procfs
 
 pytestmark = pytest.mark.root
 
-CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
-UNIT = 256 << 20
 CARDS, EACH = 8, 16
 SEED = 5
 #: The hook's errors after which kubelet starts a container again later: no room, or a hundred hooks before it.
 LATER = ("no card fits", "expected the lock")
 
 
-class Site:
+class Site(PodSite):
     """The node. `ran` are the pods that have run; `failures` those that kubelet refused, by the reason's last words."""
 
     def __init__(self, directory: Path, rootfs: Path) -> None:
-        self.sockets = Path(tempfile.mkdtemp(prefix="vgpu-"))  # a socket's path is at most 107 characters long
+        self.sockets = short_directory()
         self.run_dir = Path(tempfile.mkdtemp(prefix="vgpu-", dir="/dev/shm"))  # like /run, so fsync costs nothing
-        settings = {
-            "paths.run": str(self.run_dir),
-            "plugin.socket_dir": str(self.sockets / "device-plugins"),
-            "plugin.pod_resources_socket": str(self.sockets / "pod-resources/kubelet.sock"),
-            "plugin.http": "",
-            "metrics.listen": "",
-            "kubernetes.api": "never",
-        }
-        self.node = nodes.SimulatedNode(directory / "node", "h100x8", **settings)
-        self.node.take_inventory()
-        self.runtime = RuncRuntime(directory / "runc", self.node, rootfs)
-        self.kubelet = Kubelet(self.sockets, self.runtime, backoff=0.3, backoff_limit=3, poll=0.1).start()
-        self.plugin = Plugin(self.node).start()
-        self.kubelet.ready(CORE, MEMORY)
+        settings = plugin_settings(self.sockets, **{"paths.run": str(self.run_dir)})
+        node = nodes.SimulatedNode(directory / "node", "h100x8", **settings)
+        node.take_inventory()
+        runtime = RuncRuntime(directory / "runc", node, rootfs)
+        super().__init__(node, runtime, self.sockets, backoff=0.3, backoff_limit=3, poll=0.1)
+        self.start()
         self.ran: list[str] = []
         self.failures: Counter[str] = Counter()
         self.wrong: list[str] = []
 
     def end(self) -> None:
         try:
-            self.plugin.kill()
-            self.kubelet.end()
+            super().end()
         finally:
             self.runtime.end()
             shutil.rmtree(self.sockets)
@@ -75,15 +64,14 @@ class Site:
 
     def collect(self) -> None:
         """Wait until all grants have ended. Nothing starts any more, so those in doubt need no grace."""
-        self.node.settings._values["plugin.grant_grace"] = 1
-        self.node.write_settings()
+        self.node.change_settings(**{"plugin.grant_grace": 1})
         self.plugin.kill()
         self.plugin.start()
         wait_for(lambda: not self.grants(), 300, lambda: f"{self.grants()} {self.plugin.text()[-3000:]}")
 
     def grants(self) -> list[str]:
         """Those that have not ended."""
-        return [f"{grant.id[:8]} {grant.name}" for grant in grants.read_all(self.node.settings.state_dir)[0]]
+        return [f"{grant.id[:8]} {grant.name}" for grant in self.node.grants()]
 
     def living(self) -> list[claims.Claim]:
         """The claims of living containers under the ledger's lock, which a hundred hooks want too."""
@@ -131,8 +119,7 @@ def one_pod(site: Site, number: int, full: threading.Barrier | None) -> None:
     chance = random.Random(SEED * 100_003 + number)
     cores, units = chance.randint(1, 100 // EACH), chance.randint(1, 318 // EACH)
     while True:
-        container = Container("c", {CORE: cores, MEMORY: units}, ["sleep", "86400"])
-        pod = site.kubelet.run(Spec([container]))
+        pod = site.run(share(cores, units, command=["sleep", "86400"]))
         wait_for(lambda pod=pod: pod.running or not pod.active, 900, f"{pod.phase} {pod.events[-1:]}")
         if pod.running:
             break
@@ -204,7 +191,7 @@ def test_no_grant_is_lost_and_none_given_twice(site: Site, request: pytest.Fixtu
     """1,000 pods with --long, otherwise a sample."""
     count = 1000 if request.config.getoption("--long") else 60
     at_once = min(CARDS * EACH, count // 3)
-    sentinel = site.kubelet.run(Spec([Container("c")]))  # every node has pods without cards
+    sentinel = site.run(Container("c"))  # every node has pods without cards
     trouble = Trouble(site)
     trouble.start()
     at_the_top: list[int] = []
@@ -224,13 +211,13 @@ def test_no_grant_is_lost_and_none_given_twice(site: Site, request: pytest.Fixtu
     assert site.living() == []
     assert sentinel.running
     site.collect()
-    site.kubelet.ready(CORE, MEMORY)
+    site.ready()
     _all_is_free(site)
 
 
 def _all_is_free(site: Site) -> None:
     """Assert that each card can be allocated as a whole."""
-    pods = [site.kubelet.run(Spec([Container("c", {CORE: 100})])) for _ in range(CARDS)]
+    pods = [site.run(Container("c", {CORE: 100})) for _ in range(CARDS)]
     for pod in pods:
         wait_for(lambda pod=pod: pod.running, 300, f"{pod.message} {pod.events}")
     assert site.look() == CARDS
