@@ -25,11 +25,11 @@ REAL_REPLY = (
 )
 
 
-def connect(path: Path, seconds: float = 0.4, hello: bool = False) -> Bus:
+def connect(path: Path, seconds: float = 60.0, hello: bool = False) -> Bus:
     return Bus(str(path), "org.freedesktop.systemd1" if hello else "", time.monotonic() + seconds, hello)
 
 
-def get_unit(path: Path, seconds: float = 0.4) -> list[object]:
+def get_unit(path: Path, seconds: float = 60.0) -> list[object]:
     bus = connect(path, seconds)
     try:
         return bus.call(*MANAGER, "GetUnit", "s", ("x.scope",), "o")
@@ -71,7 +71,7 @@ def test_damaged_real_answers(tmp_path: Path) -> None:
         data = bytes(damaged[: chance.choice((len(damaged), chance.randrange(len(damaged))))])
         with FakeSystemd({}, Behaviour(raw_at={"GetUnit": data})).listening(tmp_path / f"bus{number}"):
             try:
-                assert isinstance(get_unit(tmp_path / f"bus{number}")[0], str)
+                assert isinstance(get_unit(tmp_path / f"bus{number}", 0.4)[0], str)
             except (BusError, ErrorReply) as error:
                 assert str(error)
 
@@ -99,7 +99,7 @@ def test_signals_and_answers_to_others_are_passed_over(tmp_path: Path) -> None:
 def test_an_endless_stream_of_signals_ends(tmp_path: Path) -> None:
     fake = FakeSystemd({"x.scope": Unit()}, Behaviour(signals=dbus.MAX_SKIPPED))
     with fake.listening(tmp_path / "bus"), pytest.raises(BusError, match="but no answer"):
-        get_unit(tmp_path / "bus", 60)
+        get_unit(tmp_path / "bus")
 
 
 @pytest.mark.parametrize("silent_at", ["auth", "GetUnit"])
@@ -118,7 +118,7 @@ def test_a_byte_now_and_then_does_not_lengthen_the_deadline(tmp_path: Path) -> N
 
 def test_slow_but_in_time(tmp_path: Path) -> None:
     with FakeSystemd({"x.scope": Unit()}, Behaviour(pause=0.001)).listening(tmp_path / "bus"):
-        assert get_unit(tmp_path / "bus", 60)
+        assert get_unit(tmp_path / "bus")
 
 
 def test_a_full_listen_queue_is_waited_for(tmp_path: Path) -> None:

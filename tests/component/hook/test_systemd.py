@@ -18,7 +18,7 @@ LIST = [("/dev/char/1:3", "rwm")]
 
 
 def tell(
-    run: Path, unit: str = SCOPE, timeout: float = 0.25, nodes: dict[tuple[int, int], str] | None = None
+    run: Path, unit: str = SCOPE, timeout: float = 60.0, nodes: dict[tuple[int, int], str] | None = None
 ) -> UnitAccess:
     return systemd.allow(unit, DEVICES, "rw", nodes or {}, str(run), timeout)
 
@@ -134,11 +134,14 @@ BAD = {
 }
 
 
+SOON = 0.25  #: seconds in which a systemd that is silent or slow does not answer
+
+
 def told_by(fake: Behaviour | None, run: Path) -> UnitAccess:
     if fake is None:
-        return tell(run)
+        return tell(run, timeout=SOON)
     with FakeSystemd({SCOPE: Unit()}, fake).listening(private(run)):
-        return tell(run)
+        return tell(run, timeout=SOON)
 
 
 @pytest.mark.parametrize("behaviour", BAD.values(), ids=BAD)

@@ -60,7 +60,7 @@ def exporter(tmp_path: Path) -> Iterator[Exporter]:
 
 
 def exposition(exporter: Exporter) -> str:
-    with urllib.request.urlopen(f"http://{exporter.address}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://{exporter.address}/metrics", timeout=60) as answer:
         return str(answer.read().decode())
 
 
@@ -185,13 +185,13 @@ class Prometheus:
 
     def stop(self) -> None:
         self.process.terminate()
-        self.process.wait(30)
+        self.process.wait(60)
 
     def ask(self, path: str, **parameters: str) -> Any:
         """The data of an answer; None until there is one."""
         url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=20) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 return json.loads(answer.read())["data"]
         except OSError:
             return None

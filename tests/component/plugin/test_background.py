@@ -223,7 +223,7 @@ class SlowExporter:
         self.calls: list[str] = []
 
     def make(self, *_: object) -> SlowExporter:
-        loaded, error = self.loaded.wait(10), self.error
+        loaded, error = self.loaded.wait(60), self.error
         self.answers.append(loaded)
         if error is not None:
             raise error

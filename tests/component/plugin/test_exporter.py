@@ -28,7 +28,7 @@ PROGRAM = "from vgpu.plugin.exporter.command import main; main()"
 def fetched(address: str, path: str, accept: str = "*/*") -> tuple[str, str]:
     """(type, body) of an answer."""
     request = urllib.request.Request(f"http://{address}{path}", headers={"Accept": accept})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return answer.headers["Content-Type"], answer.read().decode()
 
 
@@ -81,7 +81,7 @@ def test_requests_that_are_none_leave_the_server_and_its_descriptors_alone(expor
     too_long = b"POST /metrics HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n"
     for data in (b"\0" * 4000, b"GET /metrics\r\n\r\n", too_long, b""):
         for _ in range(10):
-            with socket.create_connection((host, int(port)), timeout=20) as connection:
+            with socket.create_connection((host, int(port)), timeout=60) as connection:
                 connection.sendall(data)
     assert containers(exporter.address) == 4
     wait_for(lambda: psutil.Process().num_fds() <= before + 2)

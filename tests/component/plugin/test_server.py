@@ -114,7 +114,7 @@ def test_preferred_ids_of_memory_follow_the_cores_that_were_just_granted(make_be
 
     def card() -> set[str]:
         answer = memory.client.GetPreferredAllocation(
-            protocol.PreferredAllocationRequest(container_requests=[request]), timeout=30
+            protocol.PreferredAllocationRequest(container_requests=[request]), timeout=60
         )
         return {one.partition("-")[0] for one in answer.container_responses[0].deviceIDs}
 
