@@ -85,26 +85,3 @@ def test_an_error_and_its_acknowledgement(site: Site) -> None:
         time.sleep(0.02)
     os.unlink(f"{site.node.settings.run_dir}/health.json")
     site.reaches(100 * CARDS)
-
-
-def test_a_card_that_is_lost(site: Site) -> None:
-    site.event(0, "lost")
-    site.reaches(100)
-    assert site.plugin.alive
-
-
-@pytest.mark.long
-def test_a_card_that_comes_back(site: Site) -> None:
-    site.event(0, "lost")
-    site.reaches(100)
-    site.event(0, "back")
-    site.reaches(100 * CARDS)
-
-
-def test_the_driver_goes_and_comes(site: Site) -> None:
-    version = site.node.driver / "proc/driver/nvidia/version"
-    text = version.read_text()
-    version.unlink()
-    site.reaches(0)
-    version.write_text(text)
-    site.reaches(100 * CARDS)

@@ -200,34 +200,6 @@ def test_grants_outside_kubernetes_are_refused() -> None:
         decide(container({"vgpu.io/grant-cores": A}), [])
 
 
-@pytest.mark.parametrize(
-    "annotations",
-    [
-        {"vgpu.io/cores": "150", "vgpu.io/memory": "1Gi"},
-        {"vgpu.io/cores": "-1", "vgpu.io/memory": "1Gi"},
-        {"vgpu.io/cores": "0", "vgpu.io/memory": "1Gi"},
-        {"vgpu.io/cores": "1e2", "vgpu.io/memory": "1Gi"},
-        {"vgpu.io/cores": "9" * 5000, "vgpu.io/memory": "1Gi"},
-        {"vgpu.io/cores": "²", "vgpu.io/memory": "1Gi"},
-        {"vgpu.io/cores": "40"},
-        {"vgpu.io/memory": "1Gi"},
-        {"vgpu.io/cores": "40", "vgpu.io/memory": "-1Gi"},
-        {"vgpu.io/cores": "40", "vgpu.io/memory": "1.5Gi"},
-        {"vgpu.io/cores": "40", "vgpu.io/memory": "9" * 18 + "Ti"},
-        {"vgpu.io/cores": "40", "vgpu.io/memory": "0"},
-        {"vgpu.io/gpus": "33"},
-        {"vgpu.io/gpus": ""},
-        {"vgpu.io/cores": "40", "vgpu.io/memory": "1Gi", "vgpu.io/core-limit": "30"},
-        {"vgpu.io/cores": "40", "vgpu.io/memory": "1Gi", "vgpu.io/core-limit": "101"},
-        {"vgpu.io/cores": "40", "vgpu.io/memory": "1Gi", "vgpu.io/use-gpuuuid": ",x" * 65},
-    ],
-)
-def test_absurd_amounts_are_refused(annotations: dict[str, str]) -> None:
-    with pytest.raises(VgpuError) as refused:
-        decide(container(annotations), [])
-    assert len(str(refused.value)) < 400
-
-
 # A whole run, up to the container's namespace
 
 
