@@ -3,7 +3,7 @@
  *
  * Belongs here: the file's layout and the paths in a container. The hook writes the file (and later, live, the node
  * daemon) with pwrite, and libvcuda reads it through a shared mapping. config/vgpu/config/limits.py mirrors the layout:
- * tests/component/config/test_limits.py compiles this header and compares every offset. All integers are in host byte order,
+ * tests/component/config/test_layouts.py compiles this header and compares every offset. All integers are in host byte order,
  * sizes are bytes, and shares are percent of one card.
  *
  * A reader loads `sequence` (acquire). If it is odd, a write is under way, and the reader tries again. Otherwise it
