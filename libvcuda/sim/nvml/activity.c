@@ -7,6 +7,7 @@
 
 #include "nvml/nvml_sim.h"
 #include "state/clock.h"
+#include "state/trampoline.h"
 
 #define IDLE_TEMPERATURE 34
 #define LOAD_TEMPERATURE 40 /* added at full load */
@@ -20,17 +21,12 @@ typedef struct {
 	unsigned smUtil, memUtil, encUtil, decUtil;
 } nvmlProcessUtilizationSample_t;
 
-typedef struct {
-	unsigned long long timeStamp;
-	union { double real; unsigned number; unsigned long long large; } sampleValue;
-} nvmlSample_t;
-
 struct temperature_v1 {
 	unsigned version, sensor;
 	int temperature;
 };
 
-_Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32 && sizeof(nvmlSample_t) == 16, "NVML's samples");
+_Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32, "nvmlProcessUtilizationSample_t");
 
 nvmlReturn_t sim_nvml_activity_board(nvmlDevice_t device, const void *out, struct sim_board *board)
 {
@@ -103,17 +99,6 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *m
 
 	TRY(sim_nvml_activity_board(device, milliwatt, &board));
 	*milliwatt = power_of(device, &board, load_of(&board));
-	return NVML_SUCCESS;
-}
-
-/* Since boot: idle power all the time, plus what the kernels added. */
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *millijoule)
-{
-	struct sim_board board;
-
-	TRY(sim_nvml_activity_board(device, millijoule, &board));
-	unsigned idle = power_of(device, &board, 0), full = power_of(device, &board, 100);
-	*millijoule = sim_clock_now() / 1000000000u * idle + board.busy_ns / 1000000u * (full - idle) / 1000u;
 	return NVML_SUCCESS;
 }
 
@@ -198,58 +183,15 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t devic
 	return NVML_SUCCESS;
 }
 
-enum { SAMPLE_POWER, SAMPLE_GPU, SAMPLE_MEMORY, SAMPLE_ENCODER, SAMPLE_DECODER, SAMPLE_CLOCK, SAMPLE_MEMORY_CLOCK };
-
-static unsigned sample_value(nvmlDevice_t device, const struct sim_board *board, int type, unsigned percent)
+/* An idle GPU does not run at full clocks; no other reason ever applies. */
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long *reasons)
 {
-	switch (type) {
-	case SAMPLE_POWER: return power_of(device, board, percent);
-	case SAMPLE_GPU: return percent;
-	case SAMPLE_MEMORY: return percent / 2;
-	case SAMPLE_CLOCK: return device->clock_mhz;
-	case SAMPLE_MEMORY_CLOCK: return device->memory_clock_mhz;
-	default: return 0;
-	}
-}
+	nvmlUtilization_t utilization;
 
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned long long last_seen, int *value_type,
-                                             unsigned *room, nvmlSample_t *out)
-{
-	uint64_t period = sim_clock_now() / sim_state_timing()->period_ns, now = sim_clock_realtime_us();
-	struct sim_board board;
-
-	TRY(sim_nvml_activity_board(device, room, &board));
-	REJECT(type < 0 || type > SAMPLE_MEMORY_CLOCK || !value_type);
-	*value_type = 1; /* unsigned int */
-	if (!out) {
-		*room = SIM_PERIODS - 1;
-		return NVML_SUCCESS;
-	}
-	unsigned count = 0;
-	for (unsigned age = SIM_PERIODS - 1; age > 0 && count < *room; age--) {
-		uint64_t time = now - age * (sim_state_timing()->period_ns / 1000);
-		if (time <= last_seen || age > period)
-			continue;
-		out[count].timeStamp = time;
-		out[count].sampleValue.large = 0;
-		out[count++].sampleValue.number = sample_value(device, &board, type, percent_of(&board, period - age));
-	}
-	*room = count;
-	return count ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
-}
-
-/* Accounting is off. */
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, int *mode)
-{
-	TRY(sim_nvml_init_check(device, mode));
-	*mode = 0;
+	TRY(sim_nvml_init_check(device, reasons));
+	TRY(nvmlDeviceGetUtilizationRates(device, &utilization));
+	*reasons = utilization.gpu ? 0 : 1;
 	return NVML_SUCCESS;
 }
 
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *count, unsigned *pids)
-{
-	(void)pids;
-	TRY(sim_nvml_init_check(device, count));
-	*count = 0;
-	return NVML_SUCCESS;
-}
+SIM_TRAMPOLINE(nvmlDeviceGetCurrentClocksThrottleReasons, nvmlDeviceGetCurrentClocksEventReasons)

@@ -235,3 +235,26 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetDriverModel(nvmlDevice_t device, unsigned *
 	TRY(sim_nvml_init_check(device, current));
 	return NVML_ERROR_NOT_SUPPORTED;
 }
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig)
+{
+	TRY(sim_nvml_init_check(device, is_mig));
+	*is_mig = 0;
+	return NVML_SUCCESS;
+}
+
+/* MIG is off: there are no such devices. */
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *mig)
+{
+	(void)index;
+	TRY(sim_nvml_init_check(device, mig));
+	return device->compute_major < 8 ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_NOT_FOUND;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, int counter, unsigned *kib)
+{
+	TRY(sim_nvml_init_check(device, kib));
+	REJECT(counter < 0 || counter > 1);
+	*kib = 0;
+	return NVML_SUCCESS;
+}

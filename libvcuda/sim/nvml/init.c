@@ -203,16 +203,6 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice
 	return give_handle(sim_state_card(visible[index]), device);
 }
 
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
-{
-	TRY(sim_nvml_init_ready());
-	REJECT(!serial || !device);
-	for (unsigned i = 0; i < visible_count; i++)
-		if (strcmp(serial, sim_state_card(visible[i])->serial) == 0)
-			return give_handle(sim_state_card(visible[i]), device);
-	return NVML_ERROR_NOT_FOUND;
-}
-
 static void uuid_text(const struct sim_card *card, char text[64])
 {
 	char *at = text + sprintf(text, "GPU-");

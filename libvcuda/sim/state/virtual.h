@@ -24,7 +24,6 @@
 
 #include "state/clock.h"
 
-
 /* Whether there is a state and its clock is the virtual one. */
 bool sim_virtual(void);
 uint64_t sim_virtual_now(void);

@@ -29,10 +29,7 @@ cards = [nvmlDeviceGetHandleByIndex(i) for i in range(nvmlDeviceGetCount())]
     [
         ("t4x1", 1, "Tesla T4", 15360, [7, 5], 0),
         ("a100x2", 2, "NVIDIA A100-PCIE-40GB", 40960, [8, 0], 12),
-        ("a100-80gbx2", 2, "NVIDIA A100-SXM4-80GB", 81920, [8, 0], 12),
         ("h100x1", 1, "NVIDIA H100 80GB HBM3", 81559, [9, 0], 0),
-        ("h200x1", 1, "NVIDIA H200", 143771, [9, 0], 0),
-        ("h100x8", 8, "NVIDIA H100 80GB HBM3", 81559, [9, 0], 18),
         ("h200x8", 8, "NVIDIA H200", 143771, [9, 0], 18),
         ("mixed", 4, "Tesla T4", 15360, [7, 5], 0),
     ],
@@ -69,8 +66,7 @@ assert nvmlDeviceGetUUID(nvmlDeviceGetHandleByUUID(nvmlDeviceGetUUID(card))) == 
 assert nvmlDeviceGetIndex(nvmlDeviceGetHandleByPciBusId(pci.busId)) == 1
 assert nvmlDeviceGetIndex(nvmlDeviceGetHandleByPciBusId("0000:5E:00.0")) == 1
 refused = {{}}
-for name, call in dict(mig=lambda: nvmlDeviceGetMigMode(card), ecc=lambda: nvmlDeviceGetEccMode(card),
-                       numa=lambda: nvmlDeviceGetNumaNodeId(card),
+for name, call in dict(mig=lambda: nvmlDeviceGetMigMode(card), numa=lambda: nvmlDeviceGetNumaNodeId(card),
                        index=lambda: nvmlDeviceGetHandleByIndex(2),
                        bus=lambda: nvmlDeviceGetHandleByPciBusId("0000:01:00.0"),
                        absent=lambda: nvmlDeviceGetPdi(card),
@@ -83,12 +79,10 @@ print(json.dumps(dict(
     driver=nvmlSystemGetDriverVersion(), nvml=nvmlSystemGetNVMLVersion(), cuda=nvmlSystemGetCudaDriverVersion(),
     uuid=nvmlDeviceGetUUID(card), minor=nvmlDeviceGetMinorNumber(card), bus=pci.busId, legacy=pci.busIdLegacy,
     device=hex(pci.pciDeviceId),
-    cpus=list(nvmlDeviceGetCpuAffinity(card, 1)), nodes=list(nvmlDeviceGetMemoryAffinity(card, 1, 0)),
     bar1=nvmlDeviceGetBAR1MemoryInfo(card).bar1Total, architecture=nvmlDeviceGetArchitecture(card),
     utilization=nvmlDeviceGetUtilizationRates(card).gpu, clock=nvmlDeviceGetClockInfo(card, NVML_CLOCK_SM),
     persistence=nvmlDeviceGetPersistenceMode(card), mode=nvmlDeviceGetComputeMode(card),
-    brand=nvmlDeviceGetBrand(card), temperature=nvmlDeviceGetTemperature(card, 0) > 0,
-    power=nvmlDeviceGetPowerUsage(card) > 0, serial=len(nvmlDeviceGetSerial(card)), refused=refused)))
+    serial=len(nvmlDeviceGetSerial(card)), refused=refused)))
 """
     assert node.python(code) == {
         "driver": "550.54.15",
@@ -99,21 +93,15 @@ print(json.dumps(dict(
         "bus": "00000000:5E:00.0",
         "legacy": "0000:5E:00.0",
         "device": "0x20f110de",
-        "cpus": [0xFFFFFFFF],
-        "nodes": [1],
         "bar1": 65536 * MIB,
         "architecture": pynvml.NVML_DEVICE_ARCH_AMPERE,
         "utilization": 0,
         "clock": 1410,
         "persistence": 1,
         "mode": 0,
-        "brand": pynvml.NVML_BRAND_NVIDIA,
-        "temperature": True,
-        "power": True,
         "serial": 13,
         "refused": {
             "mig": [0, 0],
-            "ecc": [1, 1],
             "numa": pynvml.NVML_ERROR_NOT_SUPPORTED,
             "index": pynvml.NVML_ERROR_INVALID_ARGUMENT,
             "bus": pynvml.NVML_ERROR_NOT_FOUND,
@@ -142,34 +130,19 @@ print(json.dumps([[first.total, first.used, first.free], [second.total, second.r
     assert graphics == []
 
 
-def test_topology_of_a_switched_board(make_node: Callable[..., Any]) -> None:
+def test_topology(make_node: Callable[..., Any]) -> None:
+    """A switched board, and a bridge that joins two cards."""
     code = f"""{CARDS}
 levels = [[nvmlDeviceGetTopologyCommonAncestor(a, b) for b in cards] for a in cards]
 peers = [nvmlDeviceGetNvLinkRemoteDeviceType(cards[0], link) for link in range(18)]
-bus = nvmlDeviceGetNvLinkRemotePciInfo(cards[0], 0).busId
-print(json.dumps([levels, peers, bus, [nvmlDeviceGetMemoryAffinity(card, 1, 0)[0] for card in cards],
-                  nvmlDeviceGetP2PStatus(cards[0], cards[7], NVML_P2P_CAPS_INDEX_NVLINK),
-                  [list(nvmlDeviceGetCpuAffinity(card, 2)) for card in (cards[0], cards[4])]]))
+print(json.dumps([levels, peers, nvmlDeviceGetNvLinkRemotePciInfo(cards[0], 0).busId]))
 """
-    levels, peers, bus, nodes, p2p, cpus = make_node("h100x8").python(code)
+    levels, peers, bus = make_node("h100x8").python(code)
     for a in range(8):
         for b in range(8):
             expected = 0 if a == b else 10 if a // 2 == b // 2 else 40 if a // 4 == b // 4 else 50
             assert levels[a][b] == expected
-    assert set(peers) == {pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH}
-    assert bus == "00000000:FE:00.0"
-    assert nodes == [1] * 4 + [2] * 4
-    assert p2p == pynvml.NVML_P2P_STATUS_OK
-    assert cpus == [[(1 << 48) - 1, 0], [0xFFFF << 48, (1 << 32) - 1]]
-
-
-def test_a_bridge_joins_two_cards_and_nothing_joins_others(make_node: Callable[..., Any]) -> None:
-    code = f"""{CARDS}
-print(json.dumps([nvmlDeviceGetP2PStatus(cards[0], cards[1], NVML_P2P_CAPS_INDEX_NVLINK),
-                  nvmlDeviceGetTopologyCommonAncestor(cards[0], cards[1])]))
-"""
-    assert make_node("a100x2").python(code) == [pynvml.NVML_P2P_STATUS_OK, 30]
-    assert make_node("mixed").python(code) == [pynvml.NVML_P2P_STATUS_NOT_SUPPORTED, 10]
+    assert (set(peers), bus) == ({pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH}, "00000000:FE:00.0")
     remote = f"""{CARDS}
 print(json.dumps([nvmlDeviceGetNvLinkRemotePciInfo(cards[0], 11).busId, nvmlDeviceGetPciInfo(cards[1]).busId]))
 """
@@ -223,9 +196,7 @@ first = [nvmlDeviceGetUtilizationRates(cards[0]).gpu, processes()]
 deadline = time.monotonic() + 5
 while time.monotonic() < deadline and (not isinstance(processes(), list) or processes()[0][1] < 50):
     time.sleep(0.05)
-kinds, samples = nvmlDeviceGetSamples(cards[0], NVML_GPU_UTILIZATION_SAMPLES, 0)
-print(json.dumps([first, nvmlDeviceGetUtilizationRates(cards[0]).gpu, processes(), nvmlDeviceGetPowerUsage(cards[0]),
-                  max(sample.sampleValue.uiVal for sample in samples)]))
+print(json.dumps([first, nvmlDeviceGetUtilizationRates(cards[0]).gpu, processes(), nvmlDeviceGetPowerUsage(cards[0])]))
 """
     idle = node.python(f"{CARDS}\nprint(nvmlDeviceGetUtilizationRates(cards[0]).gpu)")
     assert idle == 0
@@ -239,11 +210,11 @@ print(json.dumps([first, nvmlDeviceGetUtilizationRates(cards[0]).gpu, processes(
     assert worker.stdin and worker.stdout and worker.stdout.readline() == "ready\n"
     worker.stdin.write("\n")
     worker.stdin.flush()
-    first, utilization, processes, power, sample = node.python(code)
+    first, utilization, processes, power = node.python(code)
     worker.kill()
     worker.communicate()
     assert first[1] == pynvml.NVML_ERROR_NOT_FOUND
-    assert utilization > 80 and sample > 80
+    assert utilization > 80
     assert processes[0][0] == worker.pid and processes[0][1] > 50
     assert power > 42000
 

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 #define MOST_IN_A_BATCH 256u
 
 enum { WAIT_32 = 1, WRITE_32, FLUSH_REMOTE_WRITES, WAIT_64, WRITE_64, BARRIER };
