@@ -98,10 +98,15 @@ static void charge(uint64_t ns)
 	(void)ns;
 }
 
+static void hold(int held)
+{
+	(void)held;
+}
+
 extern const struct vgpu_sim_clock vgpuSimClock;
 const struct vgpu_sim_clock vgpuSimClock = {
 	VGPU_SIM_CLOCK_VERSION, sizeof(vgpuSimClock), is_virtual, now, sleep_until, wait_for, wake, nothing, nothing,
-	announce, adopt, withdraw, charge,
+	announce, adopt, withdraw, charge, hold,
 };
 
 /* ---- the driver ---- */
