@@ -15,7 +15,6 @@ RECORD ?=
 OUT ?=
 ROWS ?=
 NODE ?= $(abspath $(BUILD))/node
-PRIORITY ?= -10
 PROGRESS := packaging/setup/progress
 PIP := $(BIN)/python -m pip install --no-compile --progress-bar off --disable-pip-version-check
 export VGPU_BUILD := $(abspath $(BUILD))
@@ -97,18 +96,10 @@ simulated-node: packages-node $(VENV)/.stamp build
 simulated-node-remove: $(VENV)/.stamp
 	@$(BIN)/python tests/demo/simulated_node.py remove $(NODE)
 
-# All tests. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure. Those of the limiter
-# and the simulator measure time, but for some, so they have the machine for themselves. The others often wait: four files
-# at a time. PRIORITY is the niceness of all, where that is allowed.
-UNTIMED := bad_input clients driver_names drivers fuzz languages layout link_names memory_functions names \
-  proc_address products recorded_drivers root sanitizers shared_memory sparse unknown_functions video
-TIMED := $(wildcard tests/component/libvcuda/test_*.py tests/component/sim/test_*.py tests/system/test_core_shares.py)
-TIMED := $(filter-out $(addprefix %/test_,$(addsuffix .py,$(UNTIMED))),$(TIMED))
-PYTEST = packaging/setup/priority $(PRIORITY) $(BIN)/pytest -q --strict-skips
+# All tests, four files at a time. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure.
+PYTEST = $(BIN)/pytest -q --strict-skips
 test: lint clients beds
-	$(PYTEST) -m 'not gpu and not long' $(TIMED)
-	$(PYTEST) -m 'not gpu and not long' -n 4 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 15 \
-	  $(addprefix --ignore=,$(TIMED))
+	$(PYTEST) -m 'not gpu and not long' -n 4 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 15
 
 # For the edit-test loop: unit tests, which start no process. Their files lie in memory where that is possible.
 test-quick: packages-build $(VENV)/.stamp-quick

@@ -17,7 +17,9 @@ from vgpu.config.errors import VgpuError
 from vgpu.node.daemon import client
 
 
-def wait_for(holds: Callable[[], Any], timeout: float = 50, what: str | Callable[[], str] = "") -> Any:
+def wait_for(
+    holds: Callable[[], Any], timeout: float = 50, what: str | Callable[[], str] = "", pause: float = 0.05
+) -> Any:
     """The value of `holds` as soon as it is true. `what` is the message of the failure if it never is.
 
     By default it waits for less than a minute, after which several parts would do anyway what is to come at once.
@@ -29,7 +31,7 @@ def wait_for(holds: Callable[[], Any], timeout: float = 50, what: str | Callable
             return found
         if time.monotonic() > end:
             raise AssertionError((what() if callable(what) else what) or "it did not happen in time")
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 class Process:

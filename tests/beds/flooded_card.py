@@ -1,20 +1,20 @@
-"""A card of a simulated node that containers flood, and the part of it that each gets, by the simulator's ledger."""
+"""A card of a simulated node that containers flood, and the part of it that each gets, by the simulator's ledger.
+
+Its time is the wall's, or virtual.
+"""
 
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import bundles
 import nodes
 from checkout import CHECKOUT, LOAD_SOURCES
+from virtual_director import SECOND, Director, wait_for
 
 MakeBundle = Callable[..., bundles.Bundle]
-LOOK_S = 2.0
-NEAR = 0.25  #: of a share, as this machine may be busy
-LOOKS = 8
 
 
 def compiled(directory: Path) -> Path:
@@ -40,6 +40,13 @@ class FloodedCard:
         self.load = load
         self.count = 0
         self.environment: list[str] = []
+        self.director: Director | None = None
+
+    def make_virtual(self) -> Director:
+        """From now on the card's time is virtual. Before any container, on a node of two A100."""
+        nodes.simctl().make_state(str(self.node.sim), "a100x2", clock="virtual", parties=1)
+        self.director = Director(nodes.simctl(), self.node.sim, next(self.node.driver.rglob("libcuda.so.1")))
+        return self.director
 
     def flood(self, **annotations: str) -> tuple[str, int]:
         """Start a container with a program that always wants more. Returns its id and its group."""
@@ -51,6 +58,8 @@ class FloodedCard:
         container, done = self.runtime.create(share)
         assert done.returncode == 0, done.stderr
         self.runtime.call("start", container, check=True)
+        if director := self.director:
+            wait_for(lambda: director.clock()["processes"] > self.count)
         return container, self.count
 
     def busy(self) -> dict[int, int]:
@@ -60,18 +69,8 @@ class FloodedCard:
                 found[process["group"]] = found.get(process["group"], 0) + process["busy_ns"]
         return found
 
-    def shares(self) -> dict[int, float]:
-        """Percent of the card that each group uses within LOOK_S."""
-        before, begin = self.busy(), time.monotonic()
-        time.sleep(LOOK_S)
-        length = (time.monotonic() - begin) * 1e9
-        return {group: (busy - before.get(group, 0)) * 100 / length for group, busy in self.busy().items()}
-
-    def assert_shares(self, expected: dict[int, float]) -> None:
-        """In one look of LOOKS all containers get their shares, and in none more. A busy machine delays programs."""
-        for _ in range(LOOKS):
-            found = self.shares()
-            assert all(found[group] <= share * (1 + NEAR) for group, share in expected.items()), found
-            if all(found[group] >= share * (1 - NEAR) for group, share in expected.items()):
-                return
-        raise AssertionError(f"expected {expected}, found {found}")
+    def shares(self, director: Director) -> dict[int, float]:
+        """Percent of the card that each group uses within a second from now on."""
+        before = self.busy()
+        director.run(SECOND)
+        return {group: (busy - before.get(group, 0)) * 100 / SECOND for group, busy in self.busy().items()}

@@ -10,12 +10,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from checkout import LIBRARIES
+import daemons
+import simulated_clock
 
 MS, SECOND = 1_000_000, 1_000_000_000
 HANG = 300  #: seconds, after which a test takes a program for hung
@@ -28,15 +28,9 @@ class Director:
     def __init__(self, simctl: Any, directory: Path, libcuda: Path) -> None:
         self.simctl = simctl
         self.directory = directory
-        environment = {
-            **os.environ,
-            "VGPU_SIM_DIR": str(directory),
-            "VGPU_SIM_RANK": RANK,
-            "PYTHONPATH": os.pathsep.join(map(str, LIBRARIES)),
-        }
         self.process = subprocess.Popen(
-            [sys.executable, __file__, str(libcuda)],
-            env=environment,
+            [sys.executable, simulated_clock.__file__, str(libcuda)],
+            env={**os.environ, "VGPU_SIM_DIR": str(directory), "VGPU_SIM_RANK": RANK},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -91,24 +85,4 @@ class Director:
 
 def wait_for(condition: Callable[[], Any]) -> None:
     """Wait for what happens in real time: a program starts, or stops."""
-    end = time.monotonic() + HANG
-    while not condition():
-        assert time.monotonic() < end, "the condition never held"
-        time.sleep(0.002)
-
-
-def direct(libcuda: str) -> None:
-    clock = Clock(libcuda)
-    clock.hold(1)
-    print(clock.now(), flush=True)
-    for line in sys.stdin:
-        clock.hold(0)
-        clock.sleep_until(int(line))
-        clock.hold(1)
-        print(clock.now(), flush=True)
-
-
-if __name__ == "__main__":
-    from simulated_clock import Clock
-
-    direct(sys.argv[1])
+    daemons.wait_for(condition, HANG, pause=0.002)

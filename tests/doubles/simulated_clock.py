@@ -1,12 +1,13 @@
 """The simulator's clock for a Python process: the functions of libvcuda/include/vgpu_sim_clock.h.
 
 A process that calls them takes part in virtual time. While it runs, all other processes stand still, so everything that
-it reads belongs to one instant. It has to leave before it ends or waits for something else.
+it reads belongs to one instant. It has to leave before it ends or waits for something else, or to hold the time.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -46,3 +47,19 @@ class Clock:
         self.hold: Callable[[int], None] = functions.hold
         self.leave: Callable[[], None] = functions.block
         self.enter: Callable[[], None] = functions.unblock
+
+
+def step(library: str) -> None:
+    """Lets time pass until each time that comes in, and holds it there: tests/beds/virtual_director.py."""
+    clock = Clock(library)
+    clock.hold(1)
+    print(clock.now(), flush=True)
+    for line in sys.stdin:
+        clock.hold(0)
+        clock.sleep_until(int(line))
+        clock.hold(1)
+        print(clock.now(), flush=True)
+
+
+if __name__ == "__main__":
+    step(sys.argv[1])

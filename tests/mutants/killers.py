@@ -1,7 +1,6 @@
 """Which tests may find a fault in a source file, the cheapest first.
 
-Belongs here: the map of folders to test files. Tests that measure real time are no killers: a fault is found by what a
-test asserts, and not by a busy machine.
+Belongs here: the map of folders to test files.
 """
 
 from __future__ import annotations
@@ -25,7 +24,10 @@ RACES = (
     "lifecycle",
 )
 SHARES = ("late_launches", "on_sim", "time_slices_borrowed", "change_cost")
-MORE_SHARES = ("time_slices_processes", "time_slices_pauses", "time_slices_forged", "cores", "bad_input", "lifecycle")
+MORE_SHARES = (
+    "cores_calls", "cores_live", "cores_cases", "time_slices", "time_slices_processes", "time_slices_pauses",
+    "time_slices_forged", "cores", "bad_input", "lifecycle",
+)  # fmt: skip
 #: Folder -> files of the first and of the second stage.
 C = {
     "libvcuda/src/memory": (MEMORY, RACES),

@@ -1,71 +1,50 @@
-"""Core shares end to end: containers by runc that flood one card, the hook's schedules, libvcuda's throttle, loans.
+"""Core shares end to end: containers by runc that flood one card, the hook's schedules, libvcuda's throttle.
 
-The tests run in real time, so the bounds are wide. The benchmark measures how exact shares are (tests/bench/cores.py).
-Shares are measured by the simulator's ledger. Where the host of a virtual machine takes a third of its processors for
-some seconds (steal in /proc/stat), two containers that always have work got 70 percent of a card together.
+The card's time is virtual. Loans by vgpud, whose time is real, are in test_core_schedules.py.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
-import daemons
-import nodes
 import pytest
 from flooded_card import FloodedCard
+from virtual_director import MS, Director
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.flaky(reruns=1),  # real time: other programs of the machine may delay a measurement
-]
+pytestmark = pytest.mark.root
 
-SETTLE_S = 1.5
+SETTLE = 500 * MS
 
 
 @pytest.fixture
-def daemon(node: nodes.SimulatedNode) -> Iterator[daemons.Daemon]:
-    made = daemons.Daemon(node)
+def director(card: FloodedCard) -> Iterator[Director]:
+    made = card.make_virtual()
     yield made
-    made.kill()
+    made.close()
 
 
-def test_hard_shares_without_any_daemon(card: FloodedCard) -> None:
+def shares(card: FloodedCard, director: Director) -> dict[int, float]:
+    director.run(SETTLE)
+    return {group: pytest.approx(share, rel=0.05) for group, share in card.shares(director).items() if share}
+
+
+def test_hard_shares_without_any_daemon(card: FloodedCard, director: Director) -> None:
     _, first = card.flood(cores="60")
     _, second = card.flood(cores="30")
-    time.sleep(SETTLE_S)
-    card.assert_shares({first: 60, second: 30})
+    assert shares(card, director) == {first: 60, second: 30}
 
 
-def test_a_soft_share_uses_an_idle_card_and_gives_it_back(card: FloodedCard, daemon: daemons.Daemon) -> None:
-    daemon.start().ready()
+def test_a_soft_share_uses_an_idle_card_and_gives_it_back(card: FloodedCard, director: Director) -> None:
     _, soft = card.flood(cores="30", core_limit="100")
-    time.sleep(SETTLE_S)
-    card.assert_shares({soft: 95})
+    assert shares(card, director) == {soft: 98}
     owner_id, owner = card.flood(cores="70")
-    time.sleep(SETTLE_S)
-    card.assert_shares({soft: 30, owner: 70})
+    assert shares(card, director) == {soft: 30, owner: 70}
     card.runtime.delete(owner_id)
-    time.sleep(SETTLE_S)
-    card.assert_shares({soft: 95})
+    assert shares(card, director) == {soft: 98}
 
 
-def test_a_soft_share_uses_an_idle_card_without_any_daemon(card: FloodedCard) -> None:
-    _, soft = card.flood(cores="30", core_limit="100")
-    time.sleep(SETTLE_S)
-    card.assert_shares({soft: 95})
-    owner_id, owner = card.flood(cores="70")
-    time.sleep(SETTLE_S)
-    card.assert_shares({soft: 30, owner: 70})
-    card.runtime.delete(owner_id)
-    time.sleep(SETTLE_S)
-    card.assert_shares({soft: 95})
-
-
-def test_a_changed_share_takes_effect_at_once(card: FloodedCard) -> None:
+def test_a_changed_share_takes_effect_at_once(card: FloodedCard, director: Director) -> None:
     container, changed = card.flood(cores="20")
-    time.sleep(SETTLE_S)
-    card.assert_shares({changed: 20})
+    assert shares(card, director) == {changed: 20}
     card.node.vgpuctl("set", container, "--cores", "80")
-    time.sleep(0.2)
-    card.assert_shares({changed: 80})
+    assert shares(card, director) == {changed: 80}

@@ -1,4 +1,4 @@
-"""The programs of packaging/setup: packages against an apt of the test's own, progress and priority."""
+"""The programs of packaging/setup: packages against an apt of the test's own, and progress."""
 
 from __future__ import annotations
 
@@ -197,42 +197,3 @@ def test_progress_shows_that_a_command_goes_on_and_how_it_failed(tmp_path: Path)
     assert lines[0] == "working"
     assert lines[1].endswith(" s: first")
     assert lines[-3:] == ["first", "last", f"failed: working (status 3; output: {tmp_path}/new/log)"]
-
-
-PRIORITY = CHECKOUT / "packaging/setup/priority"
-
-
-@pytest.mark.root
-def test_the_tests_come_before_other_programs_and_end_as_they_began() -> None:
-    group = Path("/proc/self/autogroup")
-    shown = ["sh", "-c", f"nice; [ ! -e {group} ] || cat {group}; exit 3"]
-    done = subprocess.run(
-        [PRIORITY, "-10", *shown], capture_output=True, text=True, check=False, start_new_session=True, preexec_fn=plain
-    )
-    assert done.returncode == 3
-    assert done.stdout.startswith("running with niceness -10, because some tests measure time")
-    assert done.stdout.splitlines()[1] == "-10"
-    assert not group.exists() or done.stdout.endswith("nice -10\n")
-
-
-@pytest.mark.root
-def test_a_group_whose_niceness_cannot_be_set_is_left_alone() -> None:
-    environment = {**os.environ, "AUTOGROUP": "/proc/self/coredump_filter"}  # refuses a negative number
-    command = [PRIORITY, "-10", "sh", "-c", "nice; exit 3"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=environment, preexec_fn=plain, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (3, "")
-    assert done.stdout.splitlines()[1:] == ["-10"]
-
-
-def plain() -> None:
-    """Back to a niceness of 0, whatever this test runs with."""
-    os.setpriority(os.PRIO_PROCESS, 0, 0)
-
-
-@pytest.mark.parametrize(("before", "wanted"), [(0, "0"), (5, "-10")])
-def test_a_niceness_that_somebody_chose_stays(before: int, wanted: str) -> None:
-    command = ["nice", "-n", str(before - os.nice(0)), PRIORITY, wanted, "nice"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{before}\n"
