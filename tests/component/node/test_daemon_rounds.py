@@ -46,4 +46,3 @@ def test_answers_of_workers_make_no_round_but_the_inventory_does(
     (use,) = daemon.card_use.use().values()
     assert use[0] >= 0
     assert daemon.rounds == 2
-

@@ -12,7 +12,6 @@ from typing import Any
 
 import pynvml
 import pytest
-from checkout import DATA
 
 MIB = 1 << 20
 
@@ -184,39 +183,24 @@ print(json.dumps([seen, nvmlDeviceGetTotalEccErrors(cards[0], 0, 0), nvmlDeviceG
     assert json.loads(out) == [[[8, 79], pynvml.NVML_ERROR_TIMEOUT], 3, 0, 91]
 
 
-def test_utilization_lags(node: Any) -> None:
+def test_utilization_lags(line: Any) -> None:
     code = f"""{CARDS}
-import time
-def processes():
+def look():
     try:
-        return [[s.pid, s.smUtil] for s in nvmlDeviceGetProcessUtilization(cards[0], 0)]
+        processes = [[s.pid, s.smUtil] for s in nvmlDeviceGetProcessUtilization(cards[0], 0)]
     except NVMLError as error:
-        return error.value
-first = [nvmlDeviceGetUtilizationRates(cards[0]).gpu, processes()]
-deadline = time.monotonic() + 5
-while time.monotonic() < deadline and (not isinstance(processes(), list) or processes()[0][1] < 50):
-    time.sleep(0.05)
-print(json.dumps([first, nvmlDeviceGetUtilizationRates(cards[0]).gpu, processes(), nvmlDeviceGetPowerUsage(cards[0])]))
+        processes = error.value
+    return [nvmlDeviceGetUtilizationRates(cards[0]).gpu, processes, nvmlDeviceGetPowerUsage(cards[0])]
+first = look()
+while t() < 3000 * MS: launch(MS)
+say([first, look()])
 """
-    idle = node.python(f"{CARDS}\nprint(nvmlDeviceGetUtilizationRates(cards[0]).gpu)")
-    assert idle == 0
-    worker = subprocess.Popen(
-        [sys.executable, str(DATA / "sim/work_client.py"), "spin_1ms", "20", "1", "0", "3"],
-        env=node.environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert worker.stdin and worker.stdout and worker.stdout.readline() == "ready\n"
-    worker.stdin.write("\n")
-    worker.stdin.flush()
-    first, utilization, processes, power = node.python(code)
-    worker.kill()
-    worker.communicate()
-    assert first[1] == pynvml.NVML_ERROR_NOT_FOUND
-    assert utilization > 80
-    assert processes[0][0] == worker.pid and processes[0][1] > 50
-    assert power > 42000
+    node = line(1)
+    (first, then) = node.run(code)[0]
+    assert first[:2] == [0, pynvml.NVML_ERROR_NOT_FOUND]
+    assert then[0] > 95
+    assert then[1][-1][0] == node.started[0].pid and then[1][-1][1] > 95
+    assert then[2] > 42000 > first[2]
 
 
 def test_initialization_is_counted(node: Any) -> None:
