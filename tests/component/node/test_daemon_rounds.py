@@ -39,7 +39,7 @@ def test_answers_of_workers_make_no_round_but_the_inventory_does(
     assert daemon.inventory.found is not None
     assert collected[-1], "a whole round follows the inventory, and does not wait for its time"
     daemon.round()
-    assert (daemon.rounds, daemon.card_use.use()) == (2, {}), "a worker asks for the use of the cards"
+    assert daemon.rounds == 2
     monkeypatch.setattr(daemon, "_record_round", None)
     monkeypatch.setattr(main, "TICK", 1.0)
     wait_for(lambda: daemon._sleep() or daemon.card_use.use(), BETWEEN)
