@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from checkout import DATA
 
-CHECKS = {"driver": "t4x1", "memory": "t4x1", "work": "t4x1", "graph": "t4x1", "objects": "t4x1", "board": "h200x8"}
+CHECKS = {"memory": "t4x1", "work": "t4x1", "objects": "h200x8"}
 CROSS = "aarch64-linux-gnu-gcc"
 
 

@@ -25,15 +25,7 @@ def get(name, version, flags=0):
 
 
 @pytest.mark.parametrize(
-    ("name", "profile"),
-    [
-        ("driver_check", "t4x1"),
-        ("memory_check", "t4x1"),
-        ("work_check", "t4x1"),
-        ("graph_check", "t4x1"),
-        ("objects_check", "t4x1"),
-        ("board_check", "h200x8"),
-    ],
+    ("name", "profile"), [("memory_check", "t4x1"), ("work_check", "t4x1"), ("objects_check", "h200x8")]
 )
 def test_a_linked_program(
     make_node: Callable[..., Any], libraries: Path, tmp_path: Path, name: str, profile: str
