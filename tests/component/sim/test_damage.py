@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from checkout import DATA
 
 NO_DEVICE = 100
 OPERATING_SYSTEM = 304
@@ -68,20 +65,6 @@ def test_a_damaged_header_or_card(node: Any, offset: int, content: bytes) -> Non
     assert node.python(NVML_INIT) == UNKNOWN
 
 
-def test_random_garbage(node: Any) -> None:
-    overwrite(node.directory, 0, random.Random(1).randbytes(600_000))
-    assert node.client()("init") == SYSTEM_NOT_READY
-
-
-def test_not_a_file(node: Any) -> None:
-    (node.directory / "cards").unlink()
-    (node.directory / "cards").mkdir()
-    assert node.client()("init") == OPERATING_SYSTEM
-    (node.directory / "cards").rmdir()
-    os.mkfifo(node.directory / "cards")
-    assert node.client()("init") == SYSTEM_NOT_READY
-
-
 def test_garbage_in_the_slots_is_no_process(node: Any) -> None:
     """A slot without a lock has no owner, so the remains of a dead process do not count."""
     overwrite(node.directory, 256 + 16 * 512, random.Random(2).randbytes(1024 * 512))
@@ -89,33 +72,6 @@ def test_garbage_in_the_slots_is_no_process(node: Any) -> None:
     client = node.client().start()
     assert client("alloc", node.card()["free"])[0] == 0
     assert len(node.card()["processes"]) == 1
-
-
-def test_garbage_in_a_living_slot_never_gives_memory(node: Any) -> None:
-    client = node.client().start()
-    overwrite(node.directory, 256 + 16 * 512 + 32, b"\xff" * 128)
-    assert client("alloc", 512)[0] == 2
-    assert client("info")[:2] == [0, 0]
-
-
-@pytest.mark.parametrize("content", [b"\xff" * 12288, random.Random(3).randbytes(12288)], ids=["ones", "random"])
-def test_garbage_about_turns(node: Any, content: bytes) -> None:
-    """A holder or a queue of processes that do not exist stops no program."""
-    overwrite(node.directory, 256 + 16 * 512 + 1024 * 512, content)
-    subprocess.run(
-        [sys.executable, DATA / "sim/work_client.py", "spin_1ms", "10", "1", "1", "0"],
-        check=True,
-        env=node.environment(),
-        input="\n",
-        text=True,
-        stdout=subprocess.DEVNULL,
-        timeout=300,
-    )
-    node.python(
-        "from pynvml import *; nvmlInit(); c = nvmlDeviceGetHandleByIndex(0); nvmlDeviceGetUtilizationRates(c)\n"
-        "nvmlDeviceGetTemperature(c, 0); nvmlDeviceGetPowerUsage(c)\n"
-        "events = nvmlEventSetCreate(); nvmlDeviceRegisterEvents(c, 8, events); print(1)"
-    )
 
 
 def test_cut_while_in_use(node: Any) -> None:
@@ -126,12 +82,6 @@ def test_cut_while_in_use(node: Any) -> None:
     assert client("alloc", 512)[0] == SYSTEM_NOT_READY
     assert client("info")[0] == SYSTEM_NOT_READY
     assert client("free", pointer) == 0
-
-
-def test_wiped_while_in_use(node: Any) -> None:
-    client = node.client().start()
-    overwrite(node.directory, 256 + 16 * 512, bytes(1024 * 512))
-    assert client("alloc", 512)[0] == SYSTEM_NOT_READY
 
 
 @pytest.mark.root

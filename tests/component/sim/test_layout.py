@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 from pathlib import Path
 from types import ModuleType
@@ -46,23 +47,8 @@ def test_structures_match(simctl: ModuleType, repository: Path, tmp_path: Path) 
 
 def test_constants_match(simctl: ModuleType, repository: Path) -> None:
     header = (repository / "libvcuda" / "sim" / "state" / "state.h").read_text()
-    for name, value in (
-        ("SIM_VERSION", f"{simctl.layout.VERSION}u"),
-        ("SIM_MAX_CARDS", f"{simctl.layout.MAX_CARDS}u"),
-        ("SIM_MAX_SLOTS", f"{simctl.layout.MAX_SLOTS}u"),
-        ("SIM_MAX_LINKS", f"{simctl.layout.MAX_LINKS}u"),
-        ("SIM_MAX_WAITING", f"{simctl.layout.MAX_WAITING}u"),
-        ("SIM_PERIODS", f"{simctl.layout.PERIODS}u"),
-        ("SIM_MAX_SAMPLES", f"{simctl.layout.MAX_SAMPLES}u"),
-        ("SIM_MAX_INCIDENTS", f"{simctl.layout.MAX_INCIDENTS}u"),
-        ("SIM_MAX_PROCESSES", f"{simctl.layout.MAX_PROCESSES}u"),
-        ("SIM_MAX_THREADS", f"{simctl.layout.MAX_THREADS}u"),
-        ("SIM_MAX_MEETINGS", f"{simctl.layout.MAX_MEETINGS}u"),
-        ("SIM_MEETING_ROUNDS", f"{simctl.layout.MEETING_ROUNDS}u"),
-        ("SIM_MAX_SHARES", f"{simctl.layout.MAX_SHARES}u"),
-        ("SIM_SHARE_BYTE", f"{simctl.layout.SHARE_BYTE}u"),
-        ("SIM_LINK_SWITCH", f"{simctl.layout.LINK_SWITCH:#x}u"),
-        ("SIM_LINK_NONE", f"{simctl.layout.LINK_NONE:#x}u"),
-        ("SIM_MAGIC", f'"{simctl.layout.MAGIC.decode()}"'),
-    ):
-        assert f"#define {name} {value}" in header
+    constants = dict(re.findall(r"#define SIM_(\w+) (?:(\w+)u|\"\w+\")(?= |$)", header, re.MULTILINE))
+    mirrored = {name: value for name, value in vars(simctl.layout).items() if name in constants and name != "MAGIC"}
+    assert len(mirrored) == 17
+    assert mirrored == {name: int(constants[name], 0) for name in mirrored}
+    assert f'#define SIM_MAGIC "{simctl.layout.MAGIC.decode()}"' in header

@@ -147,24 +147,3 @@ def fields(*ids):
         assert program("fields(82)")[0][1] > 0
     with Program(make_node("t4x1"), code) as program:
         assert program("fields(91, 82)") == [[3, 0], [3, 0]]
-
-
-def test_processes_in_structures_with_versions(node: Any) -> None:
-    client = node.client().start()
-    with Program(node, "") as program:
-        question = "nvmlDeviceGetRunningProcessDetailList(cards[0], nvmlProcessDetailList_v1, 0)"
-        listed = program(f"[[p.pid, p.usedGpuMemory] for p in {question}]")
-        assert listed == [[client.process.pid, node.card()["context_overhead"]]]
-        assert program("ask(nvmlDeviceGetProcessesUtilizationInfo, cards[0], 0)") == -pynvml.NVML_ERROR_NOT_FOUND
-
-
-def test_what_idles_and_what_is_off(make_node: Callable[..., Any]) -> None:
-    questions = {
-        "nvmlDeviceIsMigDeviceHandle(cards[0]).value": 0,
-        "ask(nvmlDeviceGetMigDeviceHandleByIndex, cards[0], 0)": -pynvml.NVML_ERROR_NOT_FOUND,
-        "nvmlDeviceGetMaxMigDeviceCount(cards[0])": 7,
-        "nvmlDeviceGetPcieThroughput(cards[0], 0)": 0,
-        "ask(nvmlDeviceGetActiveVgpus, cards[0])": NOT_SUPPORTED,
-    }
-    with Program(make_node("a100x2"), "") as program:
-        assert {question: program(question) for question in questions} == questions

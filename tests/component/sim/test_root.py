@@ -70,14 +70,6 @@ def test_device_nodes(simctl: ModuleType, build: Path, tmp_path: Path) -> None:
     }
 
 
-def test_a_replaced_state_starts_empty(node: Any) -> None:
-    old = node.client().start()
-    assert old("alloc", 1 << 20)[0] == 0
-    node.simctl.make_state(str(node.directory), "a100x2", False)
-    assert node.card(1)["used"] == 0
-    assert old("alloc", 1 << 20)[0] == 0
-
-
 def run(*arguments: str, script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, script, *arguments], check=False, capture_output=True, text=True)
 
@@ -103,13 +95,3 @@ def test_errors_are_one_line(simctl: ModuleType, tmp_path: Path, arguments: tupl
     done = run(*(word.replace("DIR", str(tmp_path)) for word in arguments), script=simctl.__file__)
     assert done.returncode == 1
     assert done.stderr.startswith("simctl: ") and message in done.stderr and done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "card",
-    [{"bus": "1:2"}, {"bus": "0000:01:00.0", "model": "unknown"}, {}],
-)
-def test_a_wrong_profile_is_refused(simctl: ModuleType, tmp_path: Path, card: dict[str, str]) -> None:
-    profile = simctl.load_profile("t4x1")
-    with pytest.raises(simctl.SimError):
-        simctl.make_state(str(tmp_path), {**profile, "cards": [{"model": "t4", **card}]})

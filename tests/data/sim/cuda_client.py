@@ -21,18 +21,23 @@ def init() -> int:
 
 def context(device: int) -> int:
     """Retain the device's primary context and make it current."""
-    handle = ctypes.c_void_p()
-    return cuda.cuDevicePrimaryCtxRetain(ctypes.byref(handle), device) or cuda.cuCtxSetCurrent(handle)
+    result, handle = made("cuDevicePrimaryCtxRetain", device)
+    return result or cuda.cuCtxSetCurrent(ctypes.c_void_p(handle))
 
 
 def release(device: int) -> int:
     return cuda.cuDevicePrimaryCtxRelease_v2(device)
 
 
+def made(function: str, *arguments: Any) -> list[int]:
+    """What a function returns, and what it writes to where its first argument points."""
+    out = ctypes.c_uint64()
+    result = getattr(cuda, function)(ctypes.byref(out), *arguments)
+    return [result, out.value]
+
+
 def alloc(size: int) -> list[int]:
-    pointer = ctypes.c_uint64()
-    result = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size))
-    return [result, pointer.value]
+    return made("cuMemAlloc_v2", ctypes.c_size_t(size))
 
 
 def free(pointer: int) -> int:
@@ -40,9 +45,8 @@ def free(pointer: int) -> int:
 
 
 def info() -> list[int]:
-    available, total = ctypes.c_size_t(), ctypes.c_size_t()
-    result = cuda.cuMemGetInfo_v2(ctypes.byref(available), ctypes.byref(total))
-    return [result, available.value, total.value]
+    total = ctypes.c_size_t()
+    return [*made("cuMemGetInfo_v2", ctypes.byref(total)), total.value]
 
 
 def write(pointer: int, text: str) -> int:
@@ -55,20 +59,28 @@ def read(pointer: int, size: int) -> list[Any]:
     return [result, out.raw.decode(errors="replace")]
 
 
-class IpcHandle(ctypes.Structure):
+class Handle(ctypes.Structure):
+    """What one process gives another."""
+
     _fields_ = (("bytes", ctypes.c_uint8 * 64),)
 
 
-def ipc_handle(pointer: int) -> list[Any]:
-    handle = IpcHandle()
-    result = cuda.cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(pointer))
+def given(function: str, what: int) -> list[Any]:
+    handle = Handle()
+    result = getattr(cuda, function)(ctypes.byref(handle), ctypes.c_uint64(what))
     return [result, bytes(handle.bytes).hex()]
 
 
+def taken(handle: str) -> Handle:
+    return Handle.from_buffer_copy(bytes.fromhex(handle))
+
+
+def ipc_handle(pointer: int) -> list[Any]:
+    return given("cuIpcGetMemHandle", pointer)
+
+
 def ipc_open(handle: str) -> list[int]:
-    pointer = ctypes.c_uint64()
-    result = cuda.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), IpcHandle.from_buffer_copy(bytes.fromhex(handle)), 1)
-    return [result, pointer.value]
+    return made("cuIpcOpenMemHandle_v2", taken(handle), 1)
 
 
 def ipc_close(pointer: int) -> int:
@@ -77,21 +89,15 @@ def ipc_close(pointer: int) -> int:
 
 def event() -> int:
     """An event that other processes may open."""
-    handle = ctypes.c_void_p()
-    assert cuda.cuEventCreate(ctypes.byref(handle), 2 | 4) == 0
-    return handle.value or 0
+    return made("cuEventCreate", 2 | 4)[1]
 
 
 def event_handle(event: int) -> list[Any]:
-    handle = IpcHandle()
-    result = cuda.cuIpcGetEventHandle(ctypes.byref(handle), ctypes.c_void_p(event))
-    return [result, bytes(handle.bytes).hex()]
+    return given("cuIpcGetEventHandle", event)
 
 
 def event_open(handle: str) -> list[int]:
-    event = ctypes.c_void_p()
-    result = cuda.cuIpcOpenEventHandle(ctypes.byref(event), IpcHandle.from_buffer_copy(bytes.fromhex(handle)))
-    return [result, event.value or 0]
+    return made("cuIpcOpenEventHandle", taken(handle))
 
 
 def event_destroy(event: int) -> int:
@@ -116,42 +122,28 @@ def synchronize(event: int = 0) -> int:
     return cuda.cuEventSynchronize(ctypes.c_void_p(event)) if event else cuda.cuStreamSynchronize(None)
 
 
-gates: list[ctypes.c_void_p] = []
+gates: list[int] = []
 
 
 def gate() -> int:
     """The default stream waits until gate_open is called."""
-    word = ctypes.c_void_p()
-    assert cuda.cuMemHostAlloc(ctypes.byref(word), ctypes.c_size_t(4), 0) == 0
-    ctypes.memset(word.value or 0, 0, 4)
+    word = made("cuMemHostAlloc", ctypes.c_size_t(4), 0)[1]
+    ctypes.memset(word, 0, 4)
     gates.append(word)
-    return cuda.cuStreamWaitValue32_v2(None, ctypes.c_uint64(word.value or 0), 1, 0)
+    return cuda.cuStreamWaitValue32_v2(None, ctypes.c_uint64(word), 1, 0)
 
 
 def gate_open() -> None:
-    ctypes.memset(gates.pop(0).value or 0, 1, 1)
-
-
-class PoolProperties(ctypes.Structure):
-    _fields_ = (
-        ("allocation_type", ctypes.c_int),
-        ("handle_types", ctypes.c_int),
-        ("location_type", ctypes.c_int),
-        ("location_id", ctypes.c_int),
-        ("rest", ctypes.c_uint8 * 72),
-    )
+    ctypes.memset(gates.pop(0), 1, 1)
 
 
 def pool(handle_types: int = 1) -> list[int]:
-    handle = ctypes.c_void_p()
-    result = cuda.cuMemPoolCreate(ctypes.byref(handle), ctypes.byref(PoolProperties(1, handle_types, 1, 0)))
-    return [result, handle.value or 0]
+    properties = (ctypes.c_int * 22)(1, handle_types, 1, 0)
+    return made("cuMemPoolCreate", properties)
 
 
 def pool_alloc(pool: int, size: int) -> list[int]:
-    pointer = ctypes.c_uint64()
-    result = cuda.cuMemAllocFromPoolAsync(ctypes.byref(pointer), ctypes.c_size_t(size), ctypes.c_void_p(pool), None)
-    return [result, pointer.value]
+    return made("cuMemAllocFromPoolAsync", ctypes.c_size_t(size), ctypes.c_void_p(pool), None)
 
 
 def pool_free(pointer: int) -> int:
@@ -159,31 +151,23 @@ def pool_free(pointer: int) -> int:
 
 
 def pool_export(pool: int) -> list[int]:
-    fd = ctypes.c_int(-1)
-    result = cuda.cuMemPoolExportToShareableHandle(ctypes.byref(fd), ctypes.c_void_p(pool), 1, ctypes.c_uint64(0))
-    return [result, fd.value]
+    return made("cuMemPoolExportToShareableHandle", ctypes.c_void_p(pool), 1, ctypes.c_uint64(0))
 
 
 def pool_import(path: str) -> list[int]:
     """By the exporter's descriptor, which a program would have been sent."""
-    handle = ctypes.c_void_p()
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    result = cuda.cuMemPoolImportFromShareableHandle(ctypes.byref(handle), ctypes.c_void_p(fd), 1, ctypes.c_uint64(0))
+    imported = made("cuMemPoolImportFromShareableHandle", ctypes.c_void_p(fd), 1, ctypes.c_uint64(0))
     os.close(fd)
-    return [result, handle.value or 0]
+    return imported
 
 
 def pointer_export(pointer: int) -> list[Any]:
-    data = IpcHandle()
-    result = cuda.cuMemPoolExportPointer(ctypes.byref(data), ctypes.c_uint64(pointer))
-    return [result, bytes(data.bytes).hex()]
+    return given("cuMemPoolExportPointer", pointer)
 
 
 def pointer_import(pool: int, data: str) -> list[int]:
-    pointer = ctypes.c_uint64()
-    opaque = IpcHandle.from_buffer_copy(bytes.fromhex(data))
-    result = cuda.cuMemPoolImportPointer(ctypes.byref(pointer), ctypes.c_void_p(pool), ctypes.byref(opaque))
-    return [result, pointer.value]
+    return made("cuMemPoolImportPointer", ctypes.c_void_p(pool), ctypes.byref(taken(data)))
 
 
 def fill(size: int) -> int:
@@ -194,26 +178,22 @@ def fill(size: int) -> int:
     return count
 
 
-def names() -> list[str]:
-    count = ctypes.c_int()
-    assert cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
+def of_each(function: str, size: int, *more: int) -> list[bytes]:
+    """What a function writes about each device."""
     found = []
-    for device in range(count.value):
-        name = ctypes.create_string_buffer(96)
-        assert cuda.cuDeviceGetName(name, len(name), device) == 0
-        found.append(name.value.decode())
+    for device in range(made("cuDeviceGetCount")[1]):
+        out = ctypes.create_string_buffer(size)
+        assert getattr(cuda, function)(out, *more, device) == 0
+        found.append(out.raw)
     return found
+
+
+def names() -> list[str]:
+    return [name.partition(b"\0")[0].decode() for name in of_each("cuDeviceGetName", 96, 96)]
 
 
 def uuids() -> list[str]:
-    count = ctypes.c_int()
-    assert cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
-    found = []
-    for device in range(count.value):
-        uuid = (ctypes.c_uint8 * 16)()
-        assert cuda.cuDeviceGetUuid_v2(uuid, device) == 0
-        found.append(bytes(uuid).hex())
-    return found
+    return [uuid.hex() for uuid in of_each("cuDeviceGetUuid_v2", 16)]
 
 
 def fork_and_init() -> list[int]:
