@@ -304,10 +304,9 @@ SIM_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer)
 
 SIM_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice number)
 {
-	CUresult result = sim_device(number);
+	CUresult result = CUDA_SUCCESS;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(number));
 	REJECT(!out);
 	struct sim_device *device = &sim_driver.devices[number];
 	pthread_mutex_lock(&sim_driver.lock);
@@ -326,10 +325,9 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice number)
 
 SIM_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice number)
 {
-	CUresult result = sim_device(number);
+	CUresult result = CUDA_SUCCESS;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_device(number));
 	struct sim_device *device = &sim_driver.devices[number];
 	pthread_mutex_lock(&sim_driver.lock);
 	if (device->retained == 0)
@@ -390,10 +388,10 @@ SIM_EXPORT CUresult cuCtxAttach(CUcontext *out, unsigned flags)
 SIM_EXPORT CUresult cuCtxDetach(CUcontext context)
 {
 	struct sim_context *current;
-	CUresult result = sim_context_current(&current);
 
-	if (result != CUDA_SUCCESS || current != context)
-		return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_CONTEXT : result;
+	TRY(sim_context_current(&current));
+	if (current != context)
+		return CUDA_ERROR_INVALID_CONTEXT;
 	pthread_mutex_lock(&sim_driver.lock);
 	bool is_last = context->attached == 0;
 	context->attached -= !is_last;

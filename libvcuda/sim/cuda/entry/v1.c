@@ -9,19 +9,31 @@ typedef unsigned CUdeviceptr_v1;
 
 CUresult cuDeviceTotalMem_v2(size_t *, CUdevice);
 CUresult cuMemGetInfo_v2(size_t *, size_t *);
-CUresult cuMemFree_v2(CUdeviceptr);
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *, size_t *, CUdeviceptr);
-CUresult cuMemAllocHost_v2(void **, size_t);
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *, void *, unsigned);
-CUresult cuMemcpyHtoD_v2(CUdeviceptr, const void *, size_t);
-CUresult cuMemcpyDtoH_v2(void *, CUdeviceptr, size_t);
-CUresult cuMemcpyDtoD_v2(CUdeviceptr, CUdeviceptr, size_t);
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr, const void *, size_t, CUstream);
-CUresult cuMemcpyDtoHAsync_v2(void *, CUdeviceptr, size_t, CUstream);
-CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, size_t, CUstream);
-CUresult cuMemsetD8_v2(CUdeviceptr, unsigned char, size_t);
-CUresult cuMemsetD16_v2(CUdeviceptr, unsigned short, size_t);
-CUresult cuMemsetD32_v2(CUdeviceptr, unsigned, size_t);
+
+/* Calls whose numbers only get wider: parameters as they were, as they are, and what is handed on. */
+#define WIDER(name, old, now, ...) \
+	CUresult name##_v2 now; \
+	SIM_EXPORT CUresult name old \
+	{ \
+		return name##_v2(__VA_ARGS__); \
+	}
+
+WIDER(cuMemFree, (CUdeviceptr_v1 pointer), (CUdeviceptr), pointer)
+WIDER(cuMemAllocHost, (void **pointer, unsigned size), (void **, size_t), pointer, size)
+WIDER(cuMemcpyHtoD, (CUdeviceptr_v1 to, const void *from, unsigned bytes), (CUdeviceptr, const void *, size_t), to, from, bytes)
+WIDER(cuMemcpyHtoDAsync, (CUdeviceptr_v1 to, const void *from, unsigned bytes, CUstream stream),
+      (CUdeviceptr, const void *, size_t, CUstream), to, from, bytes, stream)
+WIDER(cuMemcpyDtoH, (void *to, CUdeviceptr_v1 from, unsigned bytes), (void *, CUdeviceptr, size_t), to, from, bytes)
+WIDER(cuMemcpyDtoHAsync, (void *to, CUdeviceptr_v1 from, unsigned bytes, CUstream stream),
+      (void *, CUdeviceptr, size_t, CUstream), to, from, bytes, stream)
+WIDER(cuMemcpyDtoD, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned bytes), (CUdeviceptr, CUdeviceptr, size_t), to, from, bytes)
+WIDER(cuMemcpyDtoDAsync, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned bytes, CUstream stream),
+      (CUdeviceptr, CUdeviceptr, size_t, CUstream), to, from, bytes, stream)
+WIDER(cuMemsetD8, (CUdeviceptr_v1 to, unsigned char value, unsigned count), (CUdeviceptr, unsigned char, size_t), to, value, count)
+WIDER(cuMemsetD16, (CUdeviceptr_v1 to, unsigned short value, unsigned count), (CUdeviceptr, unsigned short, size_t), to, value, count)
+WIDER(cuMemsetD32, (CUdeviceptr_v1 to, unsigned value, unsigned count), (CUdeviceptr, unsigned, size_t), to, value, count)
 
 static unsigned clamp(size_t value)
 {
@@ -65,16 +77,10 @@ SIM_EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, un
 	unsigned row = (width + 511) & ~511u, size;
 
 	REJECT(!pitch || (element != 4 && element != 8 && element != 16) || row < width ||
-	    __builtin_mul_overflow(row, height, &size));
-
+	       __builtin_mul_overflow(row, height, &size));
 	TRY(cuMemAlloc(pointer, size));
 	*pitch = row;
 	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuMemFree(CUdeviceptr_v1 pointer)
-{
-	return cuMemFree_v2(pointer);
 }
 
 SIM_EXPORT CUresult cuMemGetAddressRange(CUdeviceptr_v1 *base, unsigned *size, CUdeviceptr_v1 pointer)
@@ -90,11 +96,6 @@ SIM_EXPORT CUresult cuMemGetAddressRange(CUdeviceptr_v1 *base, unsigned *size, C
 	return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult cuMemAllocHost(void **pointer, unsigned size)
-{
-	return cuMemAllocHost_v2(pointer, size);
-}
-
 SIM_EXPORT CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *device, void *host, unsigned flags)
 {
 	CUdeviceptr pointer;
@@ -102,49 +103,4 @@ SIM_EXPORT CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *device, void *host
 	REJECT(pointer > UINT32_MAX);
 	*device = (CUdeviceptr_v1)pointer;
 	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuMemcpyHtoD(CUdeviceptr_v1 to, const void *from, unsigned bytes)
-{
-	return cuMemcpyHtoD_v2(to, from, bytes);
-}
-
-SIM_EXPORT CUresult cuMemcpyDtoH(void *to, CUdeviceptr_v1 from, unsigned bytes)
-{
-	return cuMemcpyDtoH_v2(to, from, bytes);
-}
-
-SIM_EXPORT CUresult cuMemcpyDtoD(CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned bytes)
-{
-	return cuMemcpyDtoD_v2(to, from, bytes);
-}
-
-SIM_EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr_v1 to, const void *from, unsigned bytes, CUstream stream)
-{
-	return cuMemcpyHtoDAsync_v2(to, from, bytes, stream);
-}
-
-SIM_EXPORT CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr_v1 from, unsigned bytes, CUstream stream)
-{
-	return cuMemcpyDtoHAsync_v2(to, from, bytes, stream);
-}
-
-SIM_EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned bytes, CUstream stream)
-{
-	return cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
-}
-
-SIM_EXPORT CUresult cuMemsetD8(CUdeviceptr_v1 to, unsigned char value, unsigned count)
-{
-	return cuMemsetD8_v2(to, value, count);
-}
-
-SIM_EXPORT CUresult cuMemsetD16(CUdeviceptr_v1 to, unsigned short value, unsigned count)
-{
-	return cuMemsetD16_v2(to, value, count);
-}
-
-SIM_EXPORT CUresult cuMemsetD32(CUdeviceptr_v1 to, unsigned value, unsigned count)
-{
-	return cuMemsetD32_v2(to, value, count);
 }

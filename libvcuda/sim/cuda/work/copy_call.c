@@ -23,14 +23,13 @@ static CUresult submit_copy(const struct sim_copy *copy, CUstream stream, bool w
 	struct sim_context *context;
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *copy};
 	int capturing = 0;
-	CUresult result = sim_context_current(&context);
 
-	if (result == CUDA_SUCCESS)
-		result = cuStreamIsCapturing(stream, &capturing);
-	if (result == CUDA_SUCCESS && !capturing) /* an allocation node's memory does not exist yet */
-		result = sim_copy_check(copy);
-	if (result != CUDA_SUCCESS || sim_copy_is_nothing(copy))
-		return result;
+	TRY(sim_context_current(&context));
+	TRY(cuStreamIsCapturing(stream, &capturing));
+	if (!capturing) /* an allocation node's memory does not exist yet */
+		TRY(sim_copy_check(copy));
+	if (sim_copy_is_nothing(copy))
+		return CUDA_SUCCESS;
 	work.duration = sim_copy_duration(&work.copy, context);
 	/* A program may free unregistered host memory as soon as the call returns, so the call waits. */
 	work.copy.to.is_ours = is_known_side(&copy->to);
@@ -53,15 +52,21 @@ static CUresult copy_line(CUdeviceptr to, bool to_card, CUdeviceptr from, bool f
 	return submit_copy(&copy, stream, wait);
 }
 
-SIM_EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
-{
-	return copy_line(to, false, from, false, bytes, NULL, true);
-}
+/* A call, and the one that does not wait. */
+#define COPY(name, version, to_type, to_place, to_card, from_type, from_place, from_card) \
+	SIM_EXPORT CUresult cuMemcpy##name##version(to_type to, from_type from, size_t bytes) \
+	{ \
+		return copy_line(to_place, to_card, from_place, from_card, bytes, NULL, true); \
+	} \
+	SIM_EXPORT CUresult cuMemcpy##name##Async##version(to_type to, from_type from, size_t bytes, CUstream stream) \
+	{ \
+		return copy_line(to_place, to_card, from_place, from_card, bytes, stream, false); \
+	}
 
-SIM_EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
-{
-	return copy_line(to, false, from, false, bytes, stream, false);
-}
+COPY(, , CUdeviceptr, to, false, CUdeviceptr, from, false)
+COPY(HtoD, _v2, CUdeviceptr, to, true, const void *, HOST(from), false)
+COPY(DtoH, _v2, void *, HOST(to), false, CUdeviceptr, from, true)
+COPY(DtoD, _v2, CUdeviceptr, to, true, CUdeviceptr, from, true)
 
 SIM_EXPORT CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
                                  size_t bytes)
@@ -76,36 +81,6 @@ SIM_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUde
 {
 	(void)to_context;
 	(void)from_context;
-	return copy_line(to, true, from, true, bytes, stream, false);
-}
-
-SIM_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
-{
-	return copy_line(to, true, HOST(from), false, bytes, NULL, true);
-}
-
-SIM_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
-{
-	return copy_line(to, true, HOST(from), false, bytes, stream, false);
-}
-
-SIM_EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
-{
-	return copy_line(HOST(to), false, from, true, bytes, NULL, true);
-}
-
-SIM_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
-{
-	return copy_line(HOST(to), false, from, true, bytes, stream, false);
-}
-
-SIM_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
-{
-	return copy_line(to, true, from, true, bytes, NULL, true);
-}
-
-SIM_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
-{
 	return copy_line(to, true, from, true, bytes, stream, false);
 }
 
@@ -148,8 +123,8 @@ CUresult sim_copy_call_from_3d(const CUDA_MEMCPY3D *p, struct sim_copy *copy)
 	};
 	/* A pitch of 0 means rows without gaps. */
 	TRY(side_of(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray,
-	                          p->srcPitch ? p->srcPitch : p->WidthInBytes + p->srcXInBytes,
-	                          p->srcHeight ? p->srcHeight : p->Height + p->srcY, &copy->from));
+	            p->srcPitch ? p->srcPitch : p->WidthInBytes + p->srcXInBytes,
+	            p->srcHeight ? p->srcHeight : p->Height + p->srcY, &copy->from));
 	return side_of(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstArray,
 	               p->dstPitch ? p->dstPitch : p->WidthInBytes + p->dstXInBytes,
 	               p->dstHeight ? p->dstHeight : p->Height + p->dstY, &copy->to);
@@ -176,40 +151,23 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool wait)
 	return copy_3d(&full, stream, wait);
 }
 
-SIM_EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *p)
-{
-	return copy_2d(p, NULL, true);
-}
+#define BOX(name, async, type, function) \
+	SIM_EXPORT CUresult cuMemcpy##name(const type *p) \
+	{ \
+		return function(p, NULL, true); \
+	} \
+	SIM_EXPORT CUresult cuMemcpy##async(const type *p, CUstream stream) \
+	{ \
+		return function(p, stream, false); \
+	}
+
+BOX(2D_v2, 2DAsync_v2, CUDA_MEMCPY2D, copy_2d)
+BOX(3D_v2, 3DAsync_v2, CUDA_MEMCPY3D, copy_3d)
+BOX(3DPeer, 3DPeerAsync, CUDA_MEMCPY3D, copy_3d) /* has the contexts where CUDA_MEMCPY3D has reserved members */
 
 SIM_EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *p)
 {
 	return copy_2d(p, NULL, true);
-}
-
-SIM_EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *p, CUstream stream)
-{
-	return copy_2d(p, stream, false);
-}
-
-SIM_EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *p)
-{
-	return copy_3d(p, NULL, true);
-}
-
-SIM_EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *p, CUstream stream)
-{
-	return copy_3d(p, stream, false);
-}
-
-/* CUDA_MEMCPY3D_PEER has the contexts where CUDA_MEMCPY3D has reserved members. */
-SIM_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D *p)
-{
-	return copy_3d(p, NULL, true);
-}
-
-SIM_EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D *p, CUstream stream)
-{
-	return copy_3d(p, stream, false);
 }
 
 /* Copies one line between an array, from a byte offset in its row, and memory. */
@@ -223,12 +181,13 @@ static CUresult copy_array(CUarray to, CUarray from, size_t to_offset, size_t fr
 		.height = 1,
 		.depth = 1,
 	};
-	CUresult result = to ? side_of_array(to, &copy.to) : CUDA_SUCCESS;
-	if (result == CUDA_SUCCESS && from)
-		result = side_of_array(from, &copy.from);
+	if (to)
+		TRY(side_of_array(to, &copy.to));
+	if (from)
+		TRY(side_of_array(from, &copy.from));
 	copy.to.x = to_offset;
 	copy.from.x = from_offset;
-	return result == CUDA_SUCCESS ? submit_copy(&copy, stream, wait) : result;
+	return submit_copy(&copy, stream, wait);
 }
 
 SIM_EXPORT CUresult cuMemcpyDtoA_v2(CUarray to, size_t offset, CUdeviceptr from, size_t bytes)
@@ -277,14 +236,13 @@ static CUresult fill(CUdeviceptr to, size_t pitch, unsigned value, unsigned elem
 		.fill = {.to = to, .pitch = pitch, .value = value, .element = element, .width = width, .height = height},
 	};
 	int capturing = 0;
-	CUresult result = sim_context_current(&context);
 
-	if (result == CUDA_SUCCESS)
-		result = cuStreamIsCapturing(stream, &capturing);
-	if (result == CUDA_SUCCESS && !capturing)
-		result = sim_copy_fill_check(&work.fill);
-	if (result != CUDA_SUCCESS || !width || !height)
-		return result;
+	TRY(sim_context_current(&context));
+	TRY(cuStreamIsCapturing(stream, &capturing));
+	if (!capturing)
+		TRY(sim_copy_fill_check(&work.fill));
+	if (!width || !height)
+		return CUDA_SUCCESS;
 	work.duration = sim_copy_fill_duration(&work.fill, context);
 	sim_clock_pay(SIM_COST_COPY);
 	return sim_queue_submit(stream, &work, false);
