@@ -53,8 +53,10 @@ def test_a_container_that_is_stopped_while_working(node: Node) -> None:
     assert waited < patience((50, 50))
     assert stopped.is_working(), "the stopped container kept its lock"
     assert_shares(node, {other: 50})
+    node.director.until(other.is_working)  # in a pause of it they would go on to ignore each other
     node.director.go_on(process)
     assert_shares(node, {stopped: 50, other: 50})
+    assert both_working(stopped, other) < 0.2
 
 
 def test_a_container_that_is_stopped_while_queued(node: Node) -> None:
