@@ -203,22 +203,3 @@ def test_damaged_records_raise_vgpu_error_only(sound: dict[str, object], reader)
             assert str(error).startswith("f")
             assert str(error).isprintable()
     assert refused > 300
-
-
-@pytest.mark.parametrize(("sound", "reader"), SOUND, ids=["settings", "grant", "claim", "inventory"])
-def test_damaged_bytes_raise_vgpu_error_only(sound: dict[str, object], reader) -> None:
-    chance = random.Random(11)
-    whole = records.encode(sound).encode()
-    refused = 0
-    for _ in range(600):
-        data = bytearray(whole)
-        for _ in range(chance.randint(1, 3)):
-            at = chance.randrange(len(data))
-            data[at : at + chance.randint(0, 2)] = bytes(
-                chance.choices(b'{}[]",:\\\x00\xff9-eu', k=chance.randint(0, 3))
-            )
-        try:
-            reader(records.decode_object(bytes(data[: chance.choice((len(data), at))]), "f"), "f")
-        except VgpuError:
-            refused += 1
-    assert refused > 300

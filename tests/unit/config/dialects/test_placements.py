@@ -284,28 +284,3 @@ def test_the_error_names_the_fault(key: str, value: str, expected: str) -> None:
     assert key in caught.value.what
     assert expected in caught.value.expected
     assert caught.value.do.startswith("delete the pod")
-
-
-def test_random_damage_is_an_error_or_another_placement() -> None:
-    """No other exception is raised, and no placement has more cards than possible."""
-    dice = random.Random(5)
-    sound = {
-        "hami.io/vgpu-devices-allocated": f"{A},NVIDIA,3000,30:;{B},NVIDIA,5000,0:;",
-        "volcano.sh/vgpu-ids-new": f"{A},NVIDIA,1024,50:;{B},NVIDIA,1024,50:",
-        "nvidia.com/pre-allocated": f"main[0_{A}_30_4096];side[]",
-        "vgpu.io/placement": f"main={A}:30:4096;side={B}",
-        "tencent.com/predicate-gpu-idx-0": "0,1,2",
-    }
-    read = 0
-    for _ in range(3000):
-        key, value = dice.choice(list(sound.items()))
-        damaged = list(value)
-        for _ in range(dice.randint(1, 3)):
-            damaged[dice.randrange(len(damaged))] = dice.choice(";:,_[]=-09AG \0\ud800" + value)
-        try:
-            found = placements.read(pod({key: "".join(damaged)}), ["all"])
-        except VgpuError:
-            continue
-        read += 1
-        assert all(len(chosen) <= 32 for placement in found for chosen in placement.cards.values())
-    assert read
