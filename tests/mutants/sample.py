@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import fcntl
 import json
 import random
 import signal
@@ -101,6 +102,8 @@ def main() -> int:
     given = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the fault is taken out
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would pytest
+    one_run = (given.tree / "Makefile").open()
+    fcntl.flock(one_run, fcntl.LOCK_EX)  # another run's fault would be read as the source
     seed = given.seed or str(int(time.time()))
     before = read(given.record) if given.record else []
     found: list[Record] = []
