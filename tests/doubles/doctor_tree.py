@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest import mock
 
 from cards import card, inventory, write_inventory
+from click.testing import CliRunner, Result
 
 from vgpu.config import records
 from vgpu.config.inventory import Device, Library
 from vgpu.config.settings import Settings
+from vgpu.node.ctl import doctor as verb
 from vgpu.node.doctor import findings
 from vgpu.node.doctor.findings import Check, CheckContext, Finding
 
@@ -37,6 +40,11 @@ class Tree:
         self.context = CheckContext(
             self.config, self.settings, str(path), str(path / "proc"), str(path / "bin/vgpu-hook"), real=False
         )
+
+    def call(self, *arguments: str) -> Result:
+        """`vgpuctl doctor` for this tree."""
+        with mock.patch.object(verb, "_context", lambda *_: self.context):
+            return CliRunner().invoke(verb.doctor, arguments, obj=self.config)
 
     def write(self, name: str, text: str, mode: int = 0o644) -> Path:
         path = self.path / name

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from doctor_tree import HOOK, Tree, only
 from driver_roots import DriverRoot, compile_library
 
@@ -110,26 +108,17 @@ def test_a_broken_nvml_is_a_warning(driver_root: DriverRoot, tree: Tree) -> None
 # The verb
 
 
-@pytest.fixture
-def call(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
-    def run(*arguments: str) -> object:
-        monkeypatch.setattr(verb, "_context", lambda config_path, hook: tree.context)
-        return CliRunner().invoke(verb.doctor, arguments, obj=tree.config)
-
-    return run
-
-
 def test_every_check_has_a_finding_whatever_is_missing(tree: Tree) -> None:
     """On an empty node every check has a finding, but for those of programs that are not installed, and none raises."""
     findings_of = {name: findings.examine(name, check, tree.context) for name, check in verb.CHECKS.items()}
     assert [name for name, found in findings_of.items() if not found] == ["byte code", "NVIDIA's runtime"]
 
 
-def test_table_json_and_status(call: Callable[..., object]) -> None:
-    table = call()
-    assert table.exit_code == 1  # type: ignore[attr-defined]
-    assert "no runtime is configured to call the hook" in table.stdout  # type: ignore[attr-defined]
-    assert "expected the NVIDIA kernel module; install the driver" in table.stdout  # type: ignore[attr-defined]
-    found = json.loads(call("--output", "json").stdout)  # type: ignore[attr-defined]
+def test_table_json_and_status(tree: Tree) -> None:
+    table = tree.call()
+    assert table.exit_code == 1
+    assert "no runtime is configured to call the hook" in table.stdout
+    assert "expected the NVIDIA kernel module; install the driver" in table.stdout
+    found = json.loads(tree.call("--output", "json").stdout)
     assert {item["status"] for item in found} == {OK, WARNING, FAILURE}
     assert all(item["found"] for item in found)

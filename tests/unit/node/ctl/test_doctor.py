@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 import region_reading
-from click.testing import CliRunner
 from doctor_tree import HOOK, UUIDS, Tree, look, only
 
 from vgpu.config import inventory as inventories
@@ -356,30 +354,19 @@ def test_strangers_are_not_asked_for_without_an_inventory(tree: Tree) -> None:
 # The verb
 
 
-@pytest.fixture
-def call(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
-    def run(*arguments: str) -> object:
-        monkeypatch.setattr(verb, "_context", lambda config_path, hook: tree.context)
-        return CliRunner().invoke(verb.doctor, arguments, obj=tree.config)
-
-    return run
-
-
-def test_status_is_0_without_failures(tree: Tree, call: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_is_0_without_failures(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.driver()
     monkeypatch.setattr(verb, "CHECKS", {"driver": node.driver, "registration": runtimes.runtime_configuration})
-    assert call().exit_code == 0  # type: ignore[attr-defined]
+    assert tree.call().exit_code == 0
     assert staleness.driver_version(str(tree.path / "proc")) == "550.54.15"
 
 
-def test_the_same_advice_for_several_findings_stands_once(
-    call: Callable[..., object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_advice_for_several_findings_stands_once(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Finding("containers", WARNING, f"process {pid}", "only its own nodes", "stop it") for pid in (1, 2)]
     monkeypatch.setattr(
         verb, "diagnose", lambda _: [*found, Finding("daemon", WARNING, "none", "an answer", "stop it")]
     )
-    lines = call().output.splitlines()  # type: ignore[attr-defined]
+    lines = tree.call().output.splitlines()
     assert lines.count("containers, warning: expected only its own nodes; stop it") == 1
     assert lines.count("daemon, warning: expected an answer; stop it") == 1
     assert sum("process" in line for line in lines) == 2
