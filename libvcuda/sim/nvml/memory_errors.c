@@ -7,7 +7,8 @@
 #include "nvml/nvml_sim.h"
 
 /* type: 0 corrected, 1 uncorrected; counter: 0 since boot, 1 ever */
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter, unsigned long long *count)
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter,
+                                                     unsigned long long *count)
 {
 	struct sim_board board;
 

@@ -156,7 +156,7 @@ void sim_ledger_release(unsigned card, uint64_t bytes)
 	if (sim_state_lock(&file) != SIM_OK)
 		return;
 	if (sim_slots_own() >= 0 && file->slots[sim_slots_own()].allocated[card] >= bytes)
-		__atomic_store_n(&file->slots[sim_slots_own()].allocated[card], file->slots[sim_slots_own()].allocated[card] - bytes, __ATOMIC_RELAXED);
+		__atomic_fetch_sub(&file->slots[sim_slots_own()].allocated[card], bytes, __ATOMIC_RELAXED);
 	sim_state_unlock();
 }
 

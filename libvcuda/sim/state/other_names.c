@@ -1,7 +1,7 @@
 /*
  * The names that a driver version exports and the simulator does not implement. The build compiles this file for each
- * version in SIM_DRIVERS, with the names in other_names.def. All names of the version are there: a weak definition gives
- * way to the simulator's own. Functions jump to SIM_ABSENT; data is a word of zeros.
+ * version in SIM_DRIVERS, with the names in other_names.def. All names of the version are there: a weak definition
+ * gives way to the simulator's own. Functions jump to SIM_ABSENT; data is a word of zeros.
  */
 #include "state/other_names.h"
 #include "state/trampoline.h"

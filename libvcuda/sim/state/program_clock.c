@@ -1,6 +1,6 @@
 /*
- * The table vgpuSimClock, by which programs use the simulator's clock (vgpu_sim_clock.h). They find it by dlsym, and any
- * of its functions may be the first call into the library. The clock itself is state/clock.c.
+ * The table vgpuSimClock, by which programs use the simulator's clock (vgpu_sim_clock.h). They find it by dlsym, and
+ * any of its functions may be the first call into the library. The clock itself is state/clock.c.
  */
 #include <limits.h>
 #include <linux/futex.h>

@@ -1,9 +1,9 @@
 /*
- * Keeps the card going while the CPU scheduler stops its programs. A real card works on whatever the kernel's scheduler
- * does with a program. Here the card's work is done by threads of the programs themselves, which a CPU quota would stop
- * in the middle of it, and with them the card of all. With VGPU_SIM_REALTIME=1 those threads, and every thread while it
- * holds a lock of the simulator, are scheduled in real time (SCHED_FIFO), which no quota stops. Where the kernel refuses
- * that, nothing changes.
+ * Keeps the card going while the CPU scheduler stops its programs. A real card works on whatever the kernel's
+ * scheduler does with a program. Here the card's work is done by threads of the programs themselves, which a CPU quota
+ * would stop in the middle of it, and with them the card of all. With VGPU_SIM_REALTIME=1 those threads, and every
+ * thread while it holds a lock of the simulator, are scheduled in real time (SCHED_FIFO), which no quota stops. Where
+ * the kernel refuses that, nothing changes.
  */
 #ifndef SIM_REALTIME_H
 #define SIM_REALTIME_H

@@ -68,7 +68,8 @@ static bool copy_cards(void)
 	memcpy(cards, file->cards, sizeof cards);
 	if (memcmp(header.magic, SIM_MAGIC, sizeof header.magic) || header.version != SIM_VERSION ||
 	    header.card_count > SIM_MAX_CARDS || header.slot_count != SIM_MAX_SLOTS ||
-	    header.parties > SIM_MAX_PROCESSES || header.period_ns < 1000000 || header.slice_ns < 1000 || header.slice_ns > 1000000000u || header.switch_ns > 1000000000u)
+	    header.parties > SIM_MAX_PROCESSES || header.period_ns < 1000000 || header.slice_ns < 1000 ||
+	    header.slice_ns > 1000000000u || header.switch_ns > 1000000000u)
 		return false;
 	for (unsigned i = 0; i < header.card_count; i++)
 		if (!card_is_sane(&cards[i]))
@@ -93,8 +94,8 @@ static enum sim_status map_whole_file(int fd)
 }
 
 /*
- * A mapping keeps its open file description, in children, too. The lock needs another one: else a child would keep the lock
- * of a parent that is killed while it holds it.
+ * A mapping keeps its open file description, in children, too. The lock needs another one: else a child would keep the
+ * lock of a parent that is killed while it holds it.
  */
 static enum sim_status map_file(const char *directory)
 {

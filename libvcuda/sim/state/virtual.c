@@ -321,8 +321,8 @@ static bool find_process(void)
 static void end_thread(void *unused)
 {
 	(void)unused;
-	if (own == NONE || sim_timeline->threads[own].tid != (int32_t)gettid() || sim_timeline->threads[own].process != process ||
-	    sim_timeline->threads[own].state == FREE)
+	if (own == NONE || sim_timeline->threads[own].tid != (int32_t)gettid() ||
+	    sim_timeline->threads[own].process != process || sim_timeline->threads[own].state == FREE)
 		return;
 	uint32_t gone = own;
 	own = NONE;

@@ -69,10 +69,7 @@ void sim_object_destroy_all(struct sim_context *context)
 
 CUresult sim_object_lock(const void *handle, enum sim_kind kind)
 {
-	CUresult result = sim_init_ready();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_ready());
 	pthread_mutex_lock(&sim_driver.lock);
 	if (sim_object_is(handle, kind))
 		return CUDA_SUCCESS;

@@ -1,7 +1,7 @@
 /*
  * Reads compiled code: an ELF file with a section .text.<name> for each kernel, its parameters in .nv.info.<name>, and
- * symbols for variables. Every offset is checked against the file's size. PTX is read in cuda/code/ptx.c; choosing among
- * several images is in cuda/code/image.c.
+ * symbols for variables. Every offset is checked against the file's size. PTX is read in cuda/code/ptx.c; choosing
+ * among several images is in cuda/code/image.c.
  */
 #include <elf.h>
 #include <stdlib.h>

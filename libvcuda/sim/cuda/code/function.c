@@ -124,10 +124,8 @@ SIM_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *bl
 	for (int threads = MAX_THREADS_PER_BLOCK; threads >= 32; threads -= 32) {
 		if (limit > 0 && threads > limit)
 			continue;
-		CUresult result = cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-			&blocks, function, threads, shared_of ? shared_of(threads) : shared, flags);
-		if (result != CUDA_SUCCESS)
-			return result;
+		TRY(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+			&blocks, function, threads, shared_of ? shared_of(threads) : shared, flags));
 		if (blocks * threads > most) {
 			most = blocks * threads;
 			best = threads;

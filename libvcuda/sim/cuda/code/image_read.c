@@ -1,6 +1,7 @@
 /*
  * Reads code images: finds out whether an image is PTX, an ELF file or a fat binary, and collects its kernels and
- * variables. The formats are read in cuda/code/ptx.c and cuda/code/cubin.c; charging for a module is in cuda/code/module.c.
+ * variables. The formats are read in cuda/code/ptx.c and cuda/code/cubin.c; charging for a module is in
+ * cuda/code/module.c.
  */
 #include "cuda/code/image.h"
 

@@ -1,7 +1,7 @@
 /*
- * Functions of the driver that the simulator does not implement, or that have no effect on a card that computes nothing.
- * Each is exported at an address of its own. The names are those that state/other_names.c adds, and the ACCEPTED lines of
- * cuda/entry/entries.def.
+ * Functions of the driver that the simulator does not implement, or that have no effect on a card that computes
+ * nothing. Each is exported at an address of its own. The names are those that state/other_names.c adds, and the
+ * ACCEPTED lines of cuda/entry/entries.def.
  */
 #include "cuda/base/driver.h"
 

@@ -1,6 +1,6 @@
 /*
- * The table of entry points that cuda/entry/entries.c makes of cuda/entry/entries.def: name, CUDA version, variant and address. For
- * cuGetProcAddress (cuda/entry/proc_address.c).
+ * The table of entry points that cuda/entry/entries.c makes of cuda/entry/entries.def: name, CUDA version, variant and
+ * address. For cuGetProcAddress (cuda/entry/proc_address.c).
  */
 #ifndef CUDA_ENTRIES_H
 #define CUDA_ENTRIES_H

@@ -1,6 +1,6 @@
 /*
- * What ends with a context, in this order. It is a list here, because it is in all floors, and cuda/base/context.c is below
- * most of them.
+ * What ends with a context, in this order. It is a list here, because it is in all floors, and cuda/base/context.c is
+ * below most of them.
  */
 #include "cuda/memory/graph_memory.h"
 #include "cuda/code/module.h"

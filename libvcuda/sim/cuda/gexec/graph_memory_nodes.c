@@ -1,7 +1,7 @@
 /*
  * Allocation and free nodes, and what a launch does about them. A node's addresses are fixed when it is made and never
- * reused. The memory is charged to the card at the first launch (or upload) that needs it. A device's graph memory is in
- * cuda/memory/graph_memory.c.
+ * reused. The memory is charged to the card at the first launch (or upload) that needs it. A device's graph memory is
+ * in cuda/memory/graph_memory.c.
  */
 #include "cuda/gexec/graph_exec.h"
 #include "cuda/memory/graph_memory.h"
@@ -95,7 +95,8 @@ static bool is_live(CUdeviceptr pointer)
 }
 
 /* A graph whose allocations outlive it can be launched again only after they were freed, or if it frees them itself. */
-static CUresult free_left_over(const struct sim_step *steps, size_t count, unsigned long long flags, CUstream stream)
+static CUresult free_left_over(const struct sim_step *steps, size_t count, unsigned long long flags,
+                                        CUstream stream)
 {
 	CUresult result = CUDA_SUCCESS;
 
@@ -111,7 +112,8 @@ static CUresult free_left_over(const struct sim_step *steps, size_t count, unsig
 	return result;
 }
 
-CUresult sim_graph_memory_nodes_prepare(const struct sim_step *steps, size_t count, unsigned long long flags, CUstream stream)
+CUresult sim_graph_memory_nodes_prepare(const struct sim_step *steps, size_t count, unsigned long long flags,
+                                        CUstream stream)
 {
 	TRY(free_left_over(steps, count, flags, stream));
 	return sim_graph_memory_nodes_reserve(steps, count);

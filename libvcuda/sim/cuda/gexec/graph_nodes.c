@@ -1,6 +1,7 @@
 /*
- * Nodes by kind: the calls that add them to a graph, read their parameters, and change them in a graph or an executable
- * graph. Graphs and edges are in cuda/graph/graph.c, child graphs too; conditional nodes in cuda/graph/graph_condition.c.
+ * Nodes by kind: the calls that add them to a graph, read their parameters, and change them in a graph or an
+ * executable graph. Graphs and edges are in cuda/graph/graph.c, child graphs too; conditional nodes in
+ * cuda/graph/graph_condition.c.
  */
 #include <string.h>
 

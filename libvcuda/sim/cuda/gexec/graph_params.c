@@ -55,7 +55,9 @@ SIM_EXPORT CUresult cuGraphAddNode(NODE, CUgraphNodeParams *p)
 	case CU_GRAPH_NODE_TYPE_MEM_FREE: return cuGraphAddMemFreeNode(node, graph, dependencies, count, p->free);
 	case CU_GRAPH_NODE_TYPE_CONDITIONAL:
 		return sim_graph_condition_add(node, graph, dependencies, count, &p->conditional);
-	default: return p->type < 0 || p->type > CU_GRAPH_NODE_TYPE_CONDITIONAL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+	default:
+		REJECT(p->type < 0 || p->type > CU_GRAPH_NODE_TYPE_CONDITIONAL);
+		return CUDA_ERROR_NOT_SUPPORTED;
 	}
 }
 

@@ -220,7 +220,8 @@ CUresult sim_memop_submit(CUstream stream, const struct sim_memops *batch)
 	return submit_batch(stream, batch->list, batch->count, 0);
 }
 
-SIM_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstreamBatchMemOpParams *list, unsigned flags)
+SIM_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstreamBatchMemOpParams *list,
+                                           unsigned flags)
 {
 	return submit_batch(stream, list, count, flags);
 }

@@ -1,5 +1,6 @@
 /*
- * Graphs, their nodes, and the plans that are launched. All under sim_driver.lock. What a node does is struct sim_work in cuda/graph/work.h.
+ * Graphs, their nodes, and the plans that are launched. All under sim_driver.lock. What a node does is struct sim_work
+ * in cuda/graph/work.h.
  */
 #ifndef CUDA_GRAPH_H
 #define CUDA_GRAPH_H

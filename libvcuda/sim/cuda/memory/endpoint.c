@@ -1,7 +1,7 @@
 /*
  * Logical endpoints of one card (CUDA 13.3): memory that other nodes address by an id. Here an endpoint is a number.
- * Memory that is bound to it is kept and paid for until it is unbound or the endpoint is destroyed. Endpoints of several
- * cards and endpoints for other processes are not simulated.
+ * Memory that is bound to it is kept and paid for until it is unbound or the endpoint is destroyed. Endpoints of
+ * several cards and endpoints for other processes are not simulated.
  */
 #include "cuda/memory/physical.h"
 

@@ -25,10 +25,7 @@ CUresult sim_graph_memory_reserve(CUdevice device, uint64_t bytes)
 
 	if (wanted <= graphs->reserved)
 		return CUDA_SUCCESS;
-	CUresult result =
-		sim_init_result(sim_ledger_reserve(sim_driver.devices[device].card, wanted - graphs->reserved));
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_init_result(sim_ledger_reserve(sim_driver.devices[device].card, wanted - graphs->reserved)));
 	graphs->reserved = wanted;
 	graphs->reserved_high = greater_of(graphs->reserved_high, wanted);
 	return CUDA_SUCCESS;

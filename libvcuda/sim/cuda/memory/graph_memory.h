@@ -1,6 +1,6 @@
 /*
- * A device's graph memory, for the allocation nodes of graphs (cuda/gexec/graph_memory_nodes.c) and for the streams that reach
- * them. Under the lock, all but sim_graph_memory_alloc.
+ * A device's graph memory, for the allocation nodes of graphs (cuda/gexec/graph_memory_nodes.c) and for the streams
+ * that reach them. Under the lock, all but sim_graph_memory_alloc.
  */
 #ifndef CUDA_GRAPH_MEMORY_H
 #define CUDA_GRAPH_MEMORY_H

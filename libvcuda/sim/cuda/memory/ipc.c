@@ -1,7 +1,7 @@
 /*
  * Memory of another process, by IPC handle or as external memory. The exporter pays for the memory. The importer only
- * maps it and keeps its bytes if the exporter ends. Events of another process are in cuda/work/ipc_event.c; pools that are
- * exported in cuda/memory/pool_share.c.
+ * maps it and keeps its bytes if the exporter ends. Events of another process are in cuda/work/ipc_event.c; pools that
+ * are exported in cuda/memory/pool_share.c.
  */
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /*
  * IPC handles: what one process passes to another so that the other finds its memory or its event. Used for memory
- * (cuda/memory/ipc.c), for pointers of exported pools (cuda/memory/pool_share.c) and for events (cuda/work/ipc_event.c).
+ * (cuda/memory/ipc.c), for pointers of exported pools (cuda/memory/pool_share.c) and for events
+ * (cuda/work/ipc_event.c).
  */
 #ifndef CUDA_IPC_H
 #define CUDA_IPC_H

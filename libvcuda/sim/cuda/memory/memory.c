@@ -1,6 +1,7 @@
 /*
  * The driver calls that allocate and free memory, register host memory, and return information about memory and
- * pointers. Mapping and charging an allocation are in cuda/memory/allocation.c; stream-ordered calls are in cuda/memory/pool.c.
+ * pointers. Mapping and charging an allocation are in cuda/memory/allocation.c; stream-ordered calls are in
+ * cuda/memory/pool.c.
  */
 #include <string.h>
 

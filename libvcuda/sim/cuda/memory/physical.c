@@ -1,7 +1,7 @@
 /*
- * Physical memory: charged when it is created, and released with its last handle, mapping and binding. It belongs to no
- * context. Imported physical memory is charged to its exporter. Mapping it is in cuda/memory/vmm.c; multicast objects and
- * logical endpoints bind it.
+ * Physical memory: charged when it is created, and released with its last handle, mapping and binding. It belongs to
+ * no context. Imported physical memory is charged to its exporter. Mapping it is in cuda/memory/vmm.c; multicast
+ * objects and logical endpoints bind it.
  */
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -18,12 +18,9 @@ static CUresult take_bytes(struct sim_allocation *allocation)
 	uint64_t used = pool->used + allocation->charged;
 
 	if (used > pool->reserved) {
-		CUresult result = pool->memory == SIM_HOST_MEMORY
-		                      ? CUDA_SUCCESS
-		                      : sim_init_result(sim_ledger_reserve(sim_driver.devices[pool->device].card,
-		                                                           used - pool->reserved));
-		if (result != CUDA_SUCCESS)
-			return result;
+		if (pool->memory != SIM_HOST_MEMORY)
+			TRY(sim_init_result(
+				sim_ledger_reserve(sim_driver.devices[pool->device].card, used - pool->reserved)));
 		pool->reserved = used;
 	}
 	pool->used = used;

@@ -88,10 +88,7 @@ SIM_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *pr
 
 SIM_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
-	CUresult result = sim_pool_lock(pool);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(sim_pool_lock(pool));
 	if (sim_pool_is_default(pool))
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	sim_pool_destroy(pool);

@@ -1,5 +1,6 @@
 /*
- * The calls by which a stream begins and ends a capture, and asks about it. What a capture is stands in cuda/work/capture.c.
+ * The calls by which a stream begins and ends a capture, and asks about it. What a capture is stands in
+ * cuda/work/capture.c.
  */
 #include "cuda/work/stream.h"
 

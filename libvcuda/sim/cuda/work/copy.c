@@ -1,6 +1,6 @@
 /*
- * What a copy and a fill do: their checks, their durations, and moving the bytes. The calls are in cuda/work/copy_call.c,
- * queueing in cuda/work/queue.c.
+ * What a copy and a fill do: their checks, their durations, and moving the bytes. The calls are in
+ * cuda/work/copy_call.c, queueing in cuda/work/queue.c.
  */
 #include <string.h>
 

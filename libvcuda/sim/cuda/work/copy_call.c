@@ -1,6 +1,6 @@
 /*
- * The calls for copies, of one to three dimensions and from and to arrays, and for fills. They turn their parameters into
- * a sim_copy or sim_fill, which cuda/work/copy.c checks and carries out, and submit it.
+ * The calls for copies, of one to three dimensions and from and to arrays, and for fills. They turn their parameters
+ * into a sim_copy or sim_fill, which cuda/work/copy.c checks and carries out, and submit it.
  */
 #include "cuda/memory/array.h"
 #include "cuda/work/submit.h"

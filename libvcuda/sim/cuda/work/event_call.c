@@ -1,6 +1,6 @@
 /*
- * The calls for events: creation, recording, waiting, querying and elapsed times. Events themselves are in cuda/work/event.c,
- * what processes share about them in cuda/work/ipc_event.c.
+ * The calls for events: creation, recording, waiting, querying and elapsed times. Events themselves are in
+ * cuda/work/event.c, what processes share about them in cuda/work/ipc_event.c.
  */
 #include "cuda/work/ipc_event.h"
 #include "cuda/work/queue.h"
@@ -118,5 +118,6 @@ SIM_EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUeve
 {
 	REJECT(!milliseconds);
 	TRY(sim_object_lock(start, SIM_EVENT));
-	return sim_object_unlock(sim_object_is(end, SIM_EVENT) ? elapsed(start, end, milliseconds) : CUDA_ERROR_INVALID_HANDLE);
+	return sim_object_unlock(sim_object_is(end, SIM_EVENT) ? elapsed(start, end, milliseconds)
+	                                                       : CUDA_ERROR_INVALID_HANDLE);
 }

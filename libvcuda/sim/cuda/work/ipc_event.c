@@ -1,6 +1,7 @@
 /*
- * Events that other processes wait for: recording, waiting and querying by the page of cuda/work/shared_event.h, which a
- * waiting stream reads (see cuda/work/watch.h), and their IPC handles. Events of one process are in cuda/work/event.c.
+ * Events that other processes wait for: recording, waiting and querying by the page of cuda/work/shared_event.h, which
+ * a waiting stream reads (see cuda/work/watch.h), and their IPC handles. Events of one process are in
+ * cuda/work/event.c.
  */
 #include "cuda/work/ipc_event.h"
 
@@ -102,7 +103,9 @@ CUresult sim_ipc_event_wait(CUstream stream, CUevent event)
 
 CUresult sim_ipc_event_query(const struct sim_event *event)
 {
-	return sim_shared_event_is_reached(event->shared, sim_shared_event_recorded(event->shared)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+	bool is_reached = sim_shared_event_is_reached(event->shared, sim_shared_event_recorded(event->shared));
+
+	return is_reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 /* Called under the lock, which is released meanwhile. */

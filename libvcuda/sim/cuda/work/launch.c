@@ -1,6 +1,7 @@
 /*
- * Launches of kernels and of host functions. Nothing is computed: a launch is checked, and then takes its time (README.md has the rules for
- * how long). This file makes a sim_work of a launch; cuda/work/queue.c submits it and cuda/work/engine.c lets it run.
+ * Launches of kernels and of host functions. Nothing is computed: a launch is checked, and then takes its time
+ * (README.md has the rules for how long). This file makes a sim_work of a launch; cuda/work/queue.c submits it and
+ * cuda/work/engine.c lets it run.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -125,7 +126,8 @@ struct device_launch { /* CUDA_LAUNCH_PARAMS */
 	void **arguments;
 };
 
-SIM_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(const struct device_launch *list, unsigned count, unsigned flags)
+SIM_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(const struct device_launch *list, unsigned count,
+                                                          unsigned flags)
 {
 	CUresult result = list && count && flags <= 3 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 

@@ -1,6 +1,6 @@
 /*
- * Memory in the order of a stream: allocations from pools, frees, and prefetches of managed memory, which have no effect
- * because nothing migrates. In a capture they become nodes. Pools are in cuda/memory/pool.c.
+ * Memory in the order of a stream: allocations from pools, frees, and prefetches of managed memory, which have no
+ * effect because nothing migrates. In a capture they become nodes. Pools are in cuda/memory/pool.c.
  */
 #include "cuda/memory/pool.h"
 #include "cuda/work/submit.h"
