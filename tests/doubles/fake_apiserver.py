@@ -252,7 +252,7 @@ class FakeApiServer:
                 if told and told != value["metadata"].get(field):
                     return 409, _status(409, f"precondition failed: {field}")
             self.patches.append((path, body))
-            _merge(value, body)
+            merge(value, body)
             self._record("MODIFIED", value)
             return 200, copy.deepcopy(value)
 
@@ -311,7 +311,7 @@ class FakeApiServer:
         return self._history[bisect.bisect_left(self._history, (version + 1,)) :]
 
 
-def _merge(value: Object, patch: Object) -> None:
+def merge(value: Object, patch: Object) -> None:
     """RFC 7396."""
     for key, item in patch.items():
         if item is None:
@@ -320,7 +320,7 @@ def _merge(value: Object, patch: Object) -> None:
             inner = value.get(key)
             if not isinstance(inner, dict):
                 inner = value[key] = {}
-            _merge(inner, item)
+            merge(inner, item)
         else:
             value[key] = item
 

@@ -6,18 +6,24 @@ writes. Times are those of a clock that the test sets.
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
 from cards import card
+from fake_apiserver import merge
 
 from vgpu.config.dialects import registration
 from vgpu.config.dialects.registration import Offer
 from vgpu.config.inventory import Card
+from vgpu.hook.placement.placement import NoFit
 from vgpu.plugin.apiserver.client import ApiError
 from vgpu.plugin.scheduler import demand
 from vgpu.plugin.scheduler.cluster import Cluster
+from vgpu.plugin.scheduler.decide import decide, short
+from vgpu.plugin.scheduler.demand import Demand
 from vgpu.plugin.scheduler.node_answers import Answers
+from vgpu.plugin.scheduler.rank import rank
 from vgpu.plugin.scheduler.service import Options, Service
 
 Object = dict[str, Any]
@@ -90,59 +96,71 @@ def pod_object(
 
 
 class Server:
-    """An API server in this process: pods by path. `faults` are the kinds of errors that the next writes get.
+    """An API server in this process: pods and leases by path. `faults` are the errors that the next writes get.
 
     A fault that begins with `late-` is an error after the write was done.
     """
 
     def __init__(self) -> None:
-        self.pods: dict[str, Object] = {}
+        self.objects: dict[str, Object] = {}
         self.faults: list[str] = []
         self.version = 1
 
     def put(self, pod: Object) -> Object:
         meta = pod["metadata"]
-        self.version += 1
-        meta["resourceVersion"] = str(self.version)
-        self.pods[f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"] = pod
-        return pod
+        return self._keep(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}", pod)
 
     def get(self, path: str, **query: str) -> Object:
         del query
-        if path not in self.pods:
-            raise ApiError("missing", path)
-        return json.loads(json.dumps(self.pods[path]))  # type: ignore[no-any-return]
+        return self._find(path)
 
     def patch(self, path: str, body: Object) -> Object:
-        fault = self.faults.pop(0) if self.faults else ""
-        if fault and not fault.startswith("late-"):
-            raise ApiError(fault, "a fault")
-        pod, meta = self.get(path), body["metadata"]
+        fault, found = self._fault(), self._find(path)
         for key in ("uid", "resourceVersion"):
-            if meta.get(key) not in (None, pod["metadata"][key]):
+            if body.get("metadata", {}).get(key) not in (None, found["metadata"].get(key)):
                 raise ApiError("conflict", key)
-        for key, text in meta["annotations"].items():
-            pod["metadata"]["annotations"].pop(key, None)
-            if text is not None:
-                pod["metadata"]["annotations"][key] = text
-        return self._done(pod, fault)
+        merge(found, body)
+        return self._done(path, found, fault)
 
     def post(self, path: str, body: Object) -> Object:
-        fault = self.faults.pop(0) if self.faults else ""
-        if fault and not fault.startswith("late-"):
-            raise ApiError(fault, "a fault")
-        pod = self.get(path.removesuffix("/binding"))
+        fault = self._fault()
+        if not path.endswith("/binding"):
+            return self._create(f"{path}/{body['metadata']['name']}", body, fault)
+        path = path.removesuffix("/binding")
+        pod = self._find(path)
         if body["metadata"]["uid"] != pod["metadata"]["uid"] or pod["spec"].get("nodeName"):
             raise ApiError("conflict", "assigned")
         pod["spec"]["nodeName"] = body["target"]["name"]
         pod["metadata"]["annotations"].update(body["metadata"]["annotations"])
-        return self._done(pod, fault)
+        return self._done(path, pod, fault)
 
-    def _done(self, pod: Object, fault: str) -> Object:
-        self.put(pod)
+    def _create(self, path: str, body: Object, fault: str) -> Object:
+        if path in self.objects:
+            raise ApiError("conflict", path)
+        return self._done(path, copy.deepcopy(body), fault)
+
+    def _find(self, path: str) -> Object:
+        if path not in self.objects:
+            raise ApiError("missing", path)
+        return copy.deepcopy(self.objects[path])
+
+    def _fault(self) -> str:
+        fault = self.faults.pop(0) if self.faults else ""
+        if fault and not fault.startswith("late-"):
+            raise ApiError(fault, "a fault")
+        return fault
+
+    def _keep(self, path: str, value: Object) -> Object:
+        self.version += 1
+        value["metadata"]["resourceVersion"] = str(self.version)
+        self.objects[path] = value
+        return value
+
+    def _done(self, path: str, value: Object, fault: str) -> Object:
+        self._keep(path, value)
         if fault:
             raise ApiError(fault.removeprefix("late-"), "a fault")
-        return pod
+        return value
 
 
 class Clock:
@@ -171,7 +189,7 @@ class Site:
         self.cluster = Cluster()
         self.service = Service(self.cluster, self.server, lambda: self.problem, self.options)
         self.cluster.replace_nodes(self.nodes, self.clock())
-        for pod in self.server.pods.values():
+        for pod in self.server.objects.values():
             self.show(pod)
 
     def restart_answers(self) -> None:
@@ -196,6 +214,19 @@ class Site:
         """The pod as the server has it now."""
         meta = pod["metadata"]
         return self.server.get(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}")
+
+    def check_answers(self, asked: Demand, names: list[str]) -> None:
+        """Each kept answer is that of `decide` on the node as it is now."""
+        for name, answer in self.service.answers.to(asked, names).items():
+            cards, held = self.cluster.cards(name), self.cluster.held(name)
+            assert cards is not None
+            try:
+                decision = decide(asked, cards, held)
+            except NoFit as error:
+                assert answer.reason == short(error)
+            else:
+                expected = rank(cards, held, decision, "binpack")
+                assert (answer.reason, answer.decision, answer.rank) == ("", decision, expected)
 
     def names(self) -> list[str]:
         return [node["metadata"]["name"] for node in self.nodes]

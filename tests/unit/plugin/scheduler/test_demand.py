@@ -5,17 +5,21 @@ from __future__ import annotations
 import pytest
 from gpu_clusters import CORES, GIB, MEMORY, MIB, pod_object, share
 
-from vgpu.plugin.scheduler.demand import APP, INIT, SIDECAR, Part, parse
+from vgpu.plugin.scheduler.demand import APP, INIT, SIDECAR, Demand, Part, parse
 
 HAMI = "nvidia.com/gpu"
 
 
-def parts_of(*containers, **more):
+def demand_of(*containers, **more) -> Demand:
     pod = parse(pod_object("p", *containers, **more))
     assert pod is not None
     assert not pod.error
     assert pod.demand is not None
-    return pod.demand.parts
+    return pod.demand
+
+
+def parts_of(*containers, **more):
+    return demand_of(*containers, **more).parts
 
 
 def test_shares_and_whole_cards() -> None:
@@ -34,10 +38,8 @@ def test_the_forks_memory_is_in_mib() -> None:
 def test_vgpus_of_hami() -> None:
     limits = {HAMI: "2", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}
     assert parts_of(limits) == (Part("c0", APP, 2, 30, 3000 * MIB, 0, 0, True),)
-    pod = parse(pod_object("p", {HAMI: "1", "nvidia.com/gpumem-percentage": "50"}))
-    assert pod is not None
-    assert pod.demand is not None
-    assert (pod.demand.dialect, pod.demand.parts[0].percent) == ("hami", 50)
+    found = demand_of({HAMI: "1", "nvidia.com/gpumem-percentage": "50"})
+    assert (found.dialect, found.parts[0].percent) == ("hami", 50)
 
 
 def test_init_containers_and_sidecars() -> None:
@@ -80,16 +82,12 @@ def test_what_asks_for_no_card_is_none(value) -> None:
 
 
 def test_wishes_and_policies_are_read() -> None:
-    pod = parse(pod_object("p", share(30, GIB), annotations={"vgpu.io/policy": "spread", "vgpu.io/use-gputype": "A10"}))
-    assert pod is not None
-    assert pod.demand is not None
-    assert pod.demand.node_policy == "spread"
-    assert pod.demand.to_wishes().use_types == ("a10",)
+    found = demand_of(share(30, GIB), annotations={"vgpu.io/policy": "spread", "vgpu.io/use-gputype": "A10"})
+    assert found.node_policy == "spread"
+    assert found.to_wishes().use_types == ("a10",)
     both = {"hami.io/gpu-scheduler-policy": "spread", "hami.io/node-scheduler-policy": "binpack"}
-    pod = parse(pod_object("p", share(30, GIB), annotations=both))
-    assert pod is not None
-    assert pod.demand is not None
-    assert (pod.demand.node_policy, pod.demand.to_wishes().policy) == ("binpack", "spread")
+    found = demand_of(share(30, GIB), annotations=both)
+    assert (found.node_policy, found.to_wishes().policy) == ("binpack", "spread")
 
 
 def test_a_wrong_wish_is_named() -> None:

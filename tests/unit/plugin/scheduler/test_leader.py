@@ -2,62 +2,28 @@
 
 from __future__ import annotations
 
-import copy
 import io
 from typing import Any
 
 import pytest
-from gpu_clusters import Clock
+from gpu_clusters import Clock, Server
 
 from vgpu.node.service.log import Conditions, Log
-from vgpu.plugin.apiserver.client import ApiError
 from vgpu.plugin.scheduler.leader import LEASE, RENEW_DEADLINE, Leader
 
 
-class Leases:
-    """One lease, with versions."""
-
-    def __init__(self) -> None:
-        self.lease: dict[str, Any] = {}
-        self.version = 0
-        self.fault = ""
-
-    def get(self, path: str, **query: str) -> dict[str, Any]:
-        self._fail()
-        if not self.lease:
-            raise ApiError("missing", path)
-        return copy.deepcopy(self.lease)
-
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        self._fail()
-        if self.lease:
-            raise ApiError("conflict", path)
-        return self._keep(copy.deepcopy(body))
-
-    def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        self._fail()
-        if body.get("metadata", {}).get("resourceVersion", str(self.version)) != str(self.version):
-            raise ApiError("conflict", path)
-        return self._keep({**self.lease, "spec": {**self.lease["spec"], **body["spec"]}})
-
-    def _keep(self, lease: dict[str, Any]) -> dict[str, Any]:
-        self.version += 1
-        lease["metadata"] = {**lease["metadata"], "resourceVersion": str(self.version)}
-        self.lease = lease
-        return lease
-
-    def _fail(self) -> None:
-        if self.fault:
-            raise ApiError(self.fault, "a fault")
-
-
-def replica(leases: Leases, name: str, clock: Clock, wall: float = 0.0) -> Leader:
+def replica(leases: Server, name: str, clock: Clock, wall: float = 0.0) -> Leader:
     conditions = Conditions(Log(io.StringIO()))
     return Leader(leases, "kube-system", "x", name, conditions, clock, lambda: clock() + wall)
 
 
+def lease(leases: Server) -> Any:
+    (found,) = leases.objects.values()
+    return found["spec"]
+
+
 def test_one_replica_leads() -> None:
-    leases, clock = Leases(), Clock()
+    leases, clock = Server(), Clock()
     one, other = replica(leases, "one", clock), replica(leases, "other", clock)
     assert one.attempt()
     assert not other.attempt()
@@ -66,7 +32,7 @@ def test_one_replica_leads() -> None:
 
 @pytest.mark.parametrize("wall", [-10_000.0, 0.0, 10_000.0])
 def test_a_replica_takes_over_when_the_lease_has_not_changed_for_its_duration(wall: float) -> None:
-    leases, clock = Leases(), Clock()
+    leases, clock = Server(), Clock()
     one, other = replica(leases, "one", clock), replica(leases, "other", clock, wall)
     assert one.attempt()
     assert not other.attempt()
@@ -75,14 +41,14 @@ def test_a_replica_takes_over_when_the_lease_has_not_changed_for_its_duration(wa
     clock.now += 2
     assert other.attempt()
     assert (one.leads(), other.leads()) == (False, True)
-    assert leases.lease["spec"]["leaseTransitions"] == 1
+    assert lease(leases)["leaseTransitions"] == 1
 
 
 def test_a_leader_that_cannot_renew_ends_before_another_can_begin() -> None:
-    leases, clock = Leases(), Clock()
+    leases, clock = Server(), Clock()
     one = replica(leases, "one", clock)
     assert one.attempt()
-    leases.fault = "unreachable"
+    leases.faults = ["unreachable"]
     clock.now += RENEW_DEADLINE
     assert not one.attempt()
     assert not one.leads()
@@ -90,7 +56,7 @@ def test_a_leader_that_cannot_renew_ends_before_another_can_begin() -> None:
 
 
 def test_a_lease_that_is_given_up_is_taken_at_once() -> None:
-    leases, clock = Leases(), Clock()
+    leases, clock = Server(), Clock()
     one, other = replica(leases, "one", clock), replica(leases, "other", clock)
     assert one.attempt()
     one.release()
@@ -99,42 +65,41 @@ def test_a_lease_that_is_given_up_is_taken_at_once() -> None:
 
 
 def test_two_that_take_a_lease_at_once_do_not_both_get_it(monkeypatch) -> None:
-    leases, clock = Leases(), Clock()
+    leases, clock = Server(), Clock()
     one, other = replica(leases, "one", clock), replica(leases, "other", clock)
     assert one.attempt()
     one.release()
-    stale = leases.get("x")
+    (path,) = leases.objects
+    stale = leases.get(path)
     assert replica(leases, "third", clock).attempt()
     monkeypatch.setattr(leases, "get", lambda path: stale)
     assert not other.attempt()
 
 
-class Giving(Leases):
+def let_another_lead(leases: Server, clock: Clock) -> None:
     """The holder pauses for a minute; meanwhile another replica leads, and gives the lease up."""
-
-    def let_another_lead(self, clock: Clock) -> None:
-        other = replica(self, "other", clock)
-        assert not other.attempt()
-        clock.now += 60
-        assert other.attempt()
-        other.release()
+    other = replica(leases, "other", clock)
+    assert not other.attempt()
+    clock.now += 60
+    assert other.attempt()
+    other.release()
 
 
 def test_a_leader_that_was_asleep_never_leads_again() -> None:
     """Nobody holds the lease any more, but the decisions of the leader between are unknown to the first one."""
-    leases, clock = Giving(), Clock()
+    leases, clock = Server(), Clock()
     one = replica(leases, "one", clock)
     assert one.attempt()
-    leases.let_another_lead(clock)
+    let_another_lead(leases, clock)
     assert not one.attempt()
     assert not one.leads()
 
 
 def test_a_leader_that_sleeps_between_looking_at_the_clock_and_at_the_lease_does_not_take_it_again() -> None:
-    leases, clock = Giving(), Clock()
+    leases, clock = Server(), Clock()
     one = replica(leases, "one", clock)
     assert one.attempt()
-    leases.let_another_lead(clock)
+    let_another_lead(leases, clock)
     one.clock = lambda: 1000.0  # a clock that stood still with the process
     assert not one.attempt()
-    assert leases.lease["spec"]["holderIdentity"] == ""
+    assert lease(leases)["holderIdentity"] == ""

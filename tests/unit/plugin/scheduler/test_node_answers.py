@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from vgpu.config.dialects import registration
 from vgpu.hook.placement.placement import Commitment, NoFit, place
 from vgpu.plugin.scheduler import node_answers
-from vgpu.plugin.scheduler.decide import decide, requests_of, short
+from vgpu.plugin.scheduler.decide import decide, requests_of
 from vgpu.plugin.scheduler.demand import Demand, parse
-from vgpu.plugin.scheduler.rank import rank
 
 
 def demands() -> list[Demand]:
@@ -38,16 +37,7 @@ def test_every_kept_answer_is_that_of_the_node_now() -> None:
             site.bind(pod, name)
             site.show(site.found(pod))
         for demand in demands():
-            for asked, answer in site.service.answers.to(demand, site.names()).items():
-                cards, held = site.cluster.cards(asked), site.cluster.held(asked)
-                assert cards is not None
-                try:
-                    decision = decide(demand, cards, held)
-                except NoFit as error:
-                    assert answer.reason == short(error)
-                else:
-                    expected = rank(cards, held, decision, "binpack")
-                    assert (answer.reason, answer.decision, answer.rank) == ("", decision, expected)
+            site.check_answers(demand, site.names())
 
 
 def test_nodes_that_differ_only_in_names_are_asked_once(monkeypatch) -> None:

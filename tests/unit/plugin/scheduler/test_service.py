@@ -14,10 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from vgpu.config.dialects import placements, registration
 from vgpu.config.errors import VgpuError
-from vgpu.hook.placement.placement import NoFit
 from vgpu.plugin.scheduler import demand, quota
-from vgpu.plugin.scheduler.decide import decide, short
-from vgpu.plugin.scheduler.rank import rank
 from vgpu.plugin.scheduler.service import Refused
 
 OWN, OWN_NODE = placements.OWN, placements.OWN_NODE
@@ -389,6 +386,7 @@ def test_preemption_on_a_node_that_says_sums_alone() -> None:
 # Interleavings
 
 NODES = ("a", "b")
+FAULTS = st.sampled_from(("", "", "conflict", "late-unreachable"))
 
 
 class Interleaved(RuleBasedStateMachine):
@@ -402,7 +400,7 @@ class Interleaved(RuleBasedStateMachine):
         self.number = 0
 
     def pods(self) -> list:
-        return sorted(self.site.server.pods)
+        return sorted(self.site.server.objects)
 
     @rule(cores=st.sampled_from((20, 50, 60, 100, 200)), memory=st.sampled_from((1, 7, 12)))
     def create(self, cores: int, memory: int) -> None:
@@ -410,20 +408,19 @@ class Interleaved(RuleBasedStateMachine):
         pod = pod_object(f"p{self.number}", share(cores, memory * GIB if cores < 100 else 0), created=self.number)
         self.site.add(pod)
 
-    @rule(
-        at=st.integers(0, 50),
-        node=st.sampled_from(NODES),
-        fault=st.sampled_from(("", "", "conflict", "late-unreachable")),
-    )
+    @rule(at=st.integers(0, 50), node=st.sampled_from(NODES), fault=FAULTS)
     def schedule(self, at: int, node: str, fault: str) -> None:
-        if not self.pods():
-            return
-        pod = self.site.server.get(self.pods()[at % len(self.pods())])
-        self.site.server.faults = [fault] if fault else []
+        if self.pods():
+            self.site.server.faults = [fault] if fault else []
+            self.cycle(self.pods()[at % len(self.pods())], node)
+            self.site.server.faults = []
+
+    def cycle(self, path: str, node: str) -> None:
+        """The scheduler's cycle of one pod, which it would like to have on `node`."""
+        pod = self.site.server.get(path)
         found = self.site.filter(pod)
         if not found.Error and node in found.NodeNames:
             self.site.bind(pod, node)
-        self.site.server.faults = []
 
     @rule(at=st.integers(0, 50))
     def watch(self, at: int) -> None:
@@ -434,7 +431,7 @@ class Interleaved(RuleBasedStateMachine):
     @rule(at=st.integers(0, 50))
     def delete(self, at: int) -> None:
         if self.pods():
-            pod = self.site.server.pods.pop(self.pods()[at % len(self.pods())])
+            pod = self.site.server.objects.pop(self.pods()[at % len(self.pods())])
             with self.site.cluster.guard:
                 self.site.cluster.remove_pod(pod["metadata"]["uid"])
 
@@ -470,14 +467,7 @@ class Interleaved(RuleBasedStateMachine):
         assert asked is not None
         assert asked.demand is not None
         for names in (list(NODES), list(reversed(NODES))):
-            for name, answer in self.site.service.answers.to(asked.demand, names).items():
-                cards, held = self.site.cluster.cards(name), self.site.cluster.held(name)
-                assert cards is not None
-                try:
-                    decision = decide(asked.demand, cards, held)
-                    assert (answer.decision, answer.rank) == (decision, rank(cards, held, decision, "binpack"))
-                except NoFit as error:
-                    assert answer.reason == short(error)
+            self.site.check_answers(asked.demand, names)
 
 
 class InterleavedByFilter(Interleaved):
@@ -489,20 +479,10 @@ class InterleavedByFilter(Interleaved):
         self.site.options.bind = False
         self.waiting: list[tuple[str, str, dict]] = []
 
-    @rule(
-        at=st.integers(0, 50),
-        node=st.sampled_from(NODES),
-        fault=st.sampled_from(("", "", "conflict", "late-unreachable")),
-    )
-    def schedule(self, at: int, node: str, fault: str) -> None:
-        if not self.pods():
-            return
-        path = self.pods()[at % len(self.pods())]
+    def cycle(self, path: str, node: str) -> None:
         pod = self.site.server.get(path)
         self.waiting = [one for one in self.waiting if one[0] != path]  # the scheduler has one cycle of a pod at a time
-        self.site.server.faults = [fault] if fault else []
         found = self.site.filter(pod)
-        self.site.server.faults = []
         if not found.Error and found.NodeNames:
             self.waiting.append((path, found.NodeNames[0], pod["metadata"]))
 
@@ -511,7 +491,7 @@ class InterleavedByFilter(Interleaved):
         if not self.waiting:
             return
         path, name, meta = self.waiting.pop(0)
-        if path in self.site.server.pods and not self.site.server.pods[path]["spec"].get("nodeName"):
+        if path in self.site.server.objects and not self.site.server.objects[path]["spec"].get("nodeName"):
             body = {"metadata": {"uid": meta["uid"], "annotations": {}}, "target": {"name": name}}
             self.site.server.post(f"{path}/binding", body)
 
