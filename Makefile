@@ -20,6 +20,9 @@ PIP := $(BIN)/python -m pip install --no-compile --progress-bar off --disable-pi
 export VGPU_BUILD := $(abspath $(BUILD))
 export PATH := $(VGPU_BUILD)/tools/bin:$(VGPU_BUILD)/tools/sbin:$(VGPU_BUILD)/tools/usr/bin:$(VGPU_BUILD)/tools/usr/sbin:$(PATH):/usr/sbin:/sbin
 
+# pytest keeps the rewritten tests as byte code; without it each of its processes would rewrite all of them at each start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .NOTPARALLEL:
 .PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz mutants deb rpm images clean \
         simulated-node simulated-node-remove compatibility packages-build packages-rpm packages-arm64 packages-images packages-demo \
