@@ -23,7 +23,6 @@ from vgpu.node.driver import library_copies
 
 RECORDS = DATA / "drivers"
 NAMES = CHECKOUT / "libvcuda/src/driver/names"
-ASK = RECORDS / "ask_proc_address.c"
 PROC_ADDRESS = RECORDS / "proc_address.txt"
 #: The releases, and the version of each that was recorded.
 RELEASES = {"470": "470.256.02", "535": "535.261.03", "550": "550.163.01", "580": "580.142", "615": "615.71.09"}

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import json
 import os
 import pathlib
 import platform
 import resource
 import signal
-import struct
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import without_calls
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
@@ -116,27 +114,18 @@ def leave_open() -> None:
         os.dup2(2, fd, inheritable=True)
 
 
-def without(*calls: str) -> Callable[[], None]:
-    """A seccomp filter in which these calls fail with ENOSYS, as on an older kernel."""
+def on_older_kernel(*calls: str) -> Callable[[], None]:
+    """These calls fail with ENOSYS."""
     memfd_create = {"x86_64": 319, "aarch64": 279}.get(platform.machine())
     if memfd_create is None:
         pytest.skip(f"knows no system call numbers of {platform.machine()}")
     numbers = {"memfd_create": memfd_create, "close_range": 436}
-    code = struct.pack("HBBI", 0x20, 0, 0, 0)  # A = seccomp_data.nr
-    for call in calls:
-        code += struct.pack("HBBI", 0x15, 0, 1, numbers[call])
-        code += struct.pack("HBBI", 0x06, 0, 0, 0x00050000 | errno.ENOSYS)
-    code += struct.pack("HBBI", 0x06, 0, 0, 0x7FFF0000)
-    libc = ctypes.CDLL(None, use_errno=True)
 
-    def install() -> None:
+    def prepare() -> None:
         leave_open()
-        buffer = ctypes.create_string_buffer(code)
-        program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
-        if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, program, 0, 0):
-            raise OSError(ctypes.get_errno(), "prctl")
+        without_calls.install([numbers[call] for call in calls])
 
-    return install
+    return prepare
 
 
 FALLBACKS = [(), ("memfd_create",), ("close_range",), ("memfd_create", "close_range")]
@@ -146,7 +135,7 @@ FALLBACKS = [(), ("memfd_create",), ("close_range",), ("memfd_create", "close_ra
 @pytest.mark.parametrize("size", [0, 65_000, 1_000_000])
 def test_state_and_descriptors(hook: Run, gate: Any, missing: tuple[str, ...], size: int, bundle: pathlib.Path) -> None:
     state = json.dumps({"bundle": str(bundle), **MARK, "x": "x" * size}).encode()
-    caller = without(*missing) if missing else leave_open
+    caller = on_older_kernel(*missing) if missing else leave_open
     result = hook(state, preexec_fn=caller, close_fds=False)
     assert (result.returncode, result.stderr) == (0, b"")
     assert gate.seen("state") == state
