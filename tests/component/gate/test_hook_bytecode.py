@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from checkout import CHECKOUT
@@ -46,34 +45,30 @@ def write_sources(root: pathlib.Path, text: str) -> None:
     (root / "vgpu/config/colour.py").write_text("NAME = 'green'\n")
 
 
-def compile_hook(sources: str, file: pathlib.Path, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [PYTHON, "-I", "-S", COMPILER, sources, file]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
-
-
-def check_hook(sources: pathlib.Path, file: pathlib.Path) -> tuple[int, str]:
-    command = [PYTHON, "-I", "-S", COMPILER, "--check", sources, file]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def compile_hook(*arguments: str | pathlib.Path, **options: object) -> tuple[int, str]:
+    """The compiler's exit status, and what it says."""
+    command = [PYTHON, "-I", "-S", COMPILER, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
     return done.returncode, done.stderr
 
 
 def test_a_check_compares_the_file_with_the_sources(tmp_path: pathlib.Path) -> None:
     sources, file = tmp_path / "sources", tmp_path / "hook.bytecode"
     write_sources(sources, "first")
-    assert compile_hook(str(sources), file).returncode == 0
+    assert compile_hook(sources, file)[0] == 0
     written = file.read_bytes()
-    assert check_hook(sources, file) == (0, "")
+    assert compile_hook("--check", sources, file) == (0, "")
     (sources / "vgpu/hook/latest.py").write_text("WHERE = 'elsewhere'\n")
-    status, line = check_hook(sources, file)
+    status, line = compile_hook("--check", sources, file)
     assert status == 1
     assert line == f"{file}: expected the byte code of {sources} for this Python, found other; compile it again\n"
     assert file.read_bytes() == written
     write_sources(sources, "first")
-    assert check_hook(sources, file)[0] == 0
+    assert compile_hook("--check", sources, file)[0] == 0
     file.write_bytes(written[:-1])
-    assert check_hook(sources, file)[0] == 1
+    assert compile_hook("--check", sources, file)[0] == 1
     file.unlink()
-    assert "No such file" in check_hook(sources, file)[1]
+    assert "No such file" in compile_hook("--check", sources, file)[1]
 
 
 class Installed:
@@ -91,8 +86,7 @@ class Installed:
         """Write byte code of a hook that prints "first", and sources of one that prints "second"."""
         self.file.unlink(missing_ok=True)
         write_sources(self.sources, "first")
-        done = compile_hook(str(self.sources), self.file)
-        assert (done.returncode, done.stderr) == (0, "")
+        assert compile_hook(self.sources, self.file) == (0, "")
         write_sources(self.sources, "second")
 
     def start(self) -> str:
@@ -180,7 +174,7 @@ def test_an_unusable_file_leaves_the_sources(installed: Installed, damage: Calla
 
 def test_a_new_file_replaces_the_last(installed: Installed) -> None:
     before = installed.file.stat().st_ino
-    assert compile_hook(str(installed.sources), installed.file).returncode == 0
+    assert compile_hook(installed.sources, installed.file)[0] == 0
     assert installed.start().startswith("second green 4 later in second ")
     after = installed.file.stat()
     assert (after.st_ino != before, after.st_uid, after.st_mode & 0o7777) == (True, 0, 0o644)
@@ -193,21 +187,21 @@ def small_files() -> None:
 
 def test_a_failure_to_write_leaves_the_last_file(installed: Installed) -> None:
     before = installed.file.read_bytes()
-    done = compile_hook(str(installed.sources), installed.file, preexec_fn=small_files)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith(f"compile_hook.py: {installed.file}: ")
+    status, line = compile_hook(installed.sources, installed.file, preexec_fn=small_files)
+    assert (status, line.count("\n")) == (1, 1)
+    assert line.startswith(f"compile_hook.py: {installed.file}: ")
     assert installed.file.read_bytes() == before
     assert not installed.file.with_name("hook.bytecode.new").exists()
     nowhere = installed.file / "below a file"
-    assert "Not a directory" in compile_hook(str(installed.sources), nowhere).stderr
+    assert "Not a directory" in compile_hook(installed.sources, nowhere)[1]
 
 
 def test_broken_sources_leave_the_last_file(installed: Installed) -> None:
     before = installed.file.read_bytes()
     (installed.sources / "vgpu/hook/later.py").write_text("import nothing_of_that_name\n")
-    done = compile_hook(str(installed.sources), installed.file)
-    assert done.returncode == 1
-    assert "nothing_of_that_name" in done.stderr
+    status, line = compile_hook(installed.sources, installed.file)
+    assert status == 1
+    assert "nothing_of_that_name" in line
     assert installed.file.read_bytes() == before
 
 
@@ -266,7 +260,7 @@ LOADED = "print(*sorted(name for name in sys.modules if name.partition('.')[0] =
 
 def test_the_file_has_what_the_hook_loads_and_what_its_functions_import(tmp_path: pathlib.Path, roots: str) -> None:
     file = tmp_path / "hook.bytecode"
-    assert compile_hook(roots, file).returncode == 0
+    assert compile_hook(roots, file)[0] == 0
     source = f"import sys\nsys.path[:0] = {roots.split(':')!r}\nimport vgpu.hook.main\n{LOADED}"
     command = [PYTHON, "-I", "-S", "-c", source]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
@@ -277,12 +271,13 @@ def test_the_file_has_what_the_hook_loads_and_what_its_functions_import(tmp_path
     assert execute(file, "".join(f"import {name}\n" for name in everything) + LOADED).split() == sorted(everything)
 
 
-CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "no memory": ({"annotations": {"vgpu.io/cores": "20"}}, ("prestart",)),
-    "no settings": ({"annotations": {"vgpu.io/cores": "20", "vgpu.io/memory": "1Gi"}}, ("prestart",)),
-    "an explanation": ({"annotations": {"vgpu.io/cores": "20", "vgpu.io/memory": "1Gi"}}, ("--dry-run", "prestart")),
-    "a stop": ({"annotations": {"vgpu.io/cores": "20"}}, ("poststop",)),
-    "no number": ({"annotations": {"vgpu.io/cores": "x"}}, ("createRuntime",)),
+SHARE = {"vgpu.io/cores": "20", "vgpu.io/memory": "1Gi"}
+CASES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "no memory": ({"vgpu.io/cores": "20"}, ("prestart",)),
+    "no settings": (SHARE, ("prestart",)),
+    "an explanation": (SHARE, ("--dry-run", "prestart")),
+    "a stop": ({"vgpu.io/cores": "20"}, ("poststop",)),
+    "no number": ({"vgpu.io/cores": "x"}, ("createRuntime",)),
 }
 
 
@@ -290,7 +285,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 def whole_hook(tmp_path_factory: pytest.TempPathFactory, roots: str, request: pytest.FixtureRequest) -> pathlib.Path:
     """A gate with this checkout's hook as byte code, without sources."""
     folder = tmp_path_factory.mktemp("whole")
-    assert compile_hook(roots, folder / "hook.bytecode").returncode == 0
+    assert compile_hook(roots, folder / "hook.bytecode")[0] == 0
     settings = {"VGPU_PYTHON_PATH": "/nowhere", "VGPU_BYTE_CODE": str(folder / "hook.bytecode")}
     built: pathlib.Path = request.getfixturevalue("build_gate")(folder / "build", **settings)
     return built / "vgpu-hook"
@@ -300,7 +295,8 @@ def whole_hook(tmp_path_factory: pytest.TempPathFactory, roots: str, request: py
 def test_the_hook_prints_the_same_from_byte_code(
     whole_hook: pathlib.Path, gate_bin: pathlib.Path, bundle: pathlib.Path, tmp_path: pathlib.Path, case: str
 ) -> None:
-    fields, arguments = CASES[case]
+    annotations, arguments = CASES[case]
+    fields = {"annotations": annotations}
     (bundle / "config.json").write_text(json.dumps({"ociVersion": "1.0.2", **fields, "root": {"path": "rootfs"}}))
     state = json.dumps({**STATE, **fields, "pid": os.getpid(), "bundle": str(bundle)})
 
