@@ -8,6 +8,7 @@ them commands line by line. Needs root for the namespace, gcc, and the build (VG
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import shutil
 import struct
@@ -33,6 +34,11 @@ PATIENCE = 300.0  #: seconds after which a client counts as stuck, on a busy mac
 NVML = "libnvidia-ml.so.1"
 SLOTS_OFFSET = usage.HEADER.size + limits.MAX_CARDS * usage.CARD.size
 PIDS = ("--pid", "--fork", "--kill-child", "--mount-proc")
+CONNECT = (
+    "globals().update(peer=(lambda s:(s.{way}('\\0{name}'),s)[1])"
+    "(__import__('socket').socket(__import__('socket').AF_UNIX,__import__('socket').SOCK_DGRAM)))"
+)
+PASSES = itertools.count()
 ENTER = """
 mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && mount --bind "$0" /usr/local/vgpu && echo in && exec cat
 """
@@ -108,6 +114,14 @@ class Client:
             granted += step
         assert result == 2
         return granted
+
+    def pass_file(self, receiver: Client, file: int) -> int:
+        """Pass a descriptor from one caller to another, by a socket. Returns its number there."""
+        name = f"vgpu-test-{os.getpid()}-{next(PASSES)}"
+        receiver.ask(f"python {CONNECT.format(way='bind', name=name)}")
+        self.ask(f"python {CONNECT.format(way='connect', name=name)}")
+        self.ask(f"python __import__('socket').send_fds(globals()['peer'],[b'm'],[{file}])")
+        return int(receiver.ask("python __import__('socket').recv_fds(globals()['peer'],1,1)[1][0]")[0])
 
     def close(self) -> int:
         self.timer.cancel()

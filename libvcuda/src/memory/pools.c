@@ -495,7 +495,6 @@ void pools_reconcile(void)
 	if (!atomic_load_explicit(&any, memory_order_relaxed))
 		return;
 	lock_pools();
-	atomic_store(&dirty, false);
 	for (struct pool *pool = pools; pool; pool = pool->next)
 		reconcile(pool, true);
 	bury_doomed();
@@ -504,8 +503,10 @@ void pools_reconcile(void)
 
 void pools_reconcile_if_dirty(void)
 {
-	if (atomic_load_explicit(&dirty, memory_order_relaxed))
-		pools_reconcile();
+	if (!atomic_load_explicit(&dirty, memory_order_relaxed))
+		return;
+	atomic_store(&dirty, false);
+	pools_reconcile();
 }
 
 void pools_freed(void)
