@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING
 
 import pytest
-
-from vgpu.config import limits
 
 if TYPE_CHECKING:
     from vcuda_boxes import Client, SimBox
@@ -15,10 +13,8 @@ OUT_OF_MEMORY = 2
 MIB = 1 << 20
 LIMIT = 1 << 30
 MOST = 616 * MIB  # two of these do not fit
-ALLOCATION = "{i:1,i:0,i:1,i:%d,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,Q:0,Q:0,Q:%d,Q:0}"
 AUTO_FREE = 1
 NON_BLOCKING = 1
-USED = 0
 
 
 @pytest.fixture
@@ -55,21 +51,6 @@ class Gate:
     def open(self) -> None:
         self.client.ask(f"python ctypes.memset({self.word},1,1)")
         self.client.does(f"cuStreamSynchronize {self.stream}")
-
-
-def graph_figure(client: Client, attribute: int) -> int:
-    return client.made(f"cuDeviceGetGraphMemAttribute 0 {attribute} &")
-
-
-def test_a_launch_is_charged_before_its_stream_runs_it(t4: SimBox, client: Client) -> None:
-    first, second = graph_exec(client, LIMIT // 2), graph_exec(client, LIMIT)
-    gate = Gate(client)
-    client.does(f"cuGraphLaunch {first} {gate.stream}")
-    assert graph_figure(client, USED) == 0
-    assert client.numbers(f"cuGraphLaunch {second} {gate.stream}")[0] == OUT_OF_MEMORY
-    assert client.left() == LIMIT // 2
-    gate.open()
-    assert (t4.held(), t4.usage()[2], client.left()) == (LIMIT // 2, LIMIT // 2, LIMIT // 2)
 
 
 @pytest.mark.parametrize(("call", "stream"), [("cuMemAlloc_v2", ""), ("cuMemAllocAsync", "0")])
@@ -166,43 +147,3 @@ def test_launches_of_a_context_that_ends_are_forgotten(t4: SimBox, client: Clien
     client.made("cuDevicePrimaryCtxRetain & 0")
     client.made(f"cuMemAlloc_v2 & {LIMIT}")
     assert t4.held() == LIMIT
-
-
-@pytest.fixture
-def two_cards(sim_box: Callable[..., SimBox]) -> SimBox:
-    box = sim_box("a100x2")
-    cards = [limits.CardLimit(card["uuid"], LIMIT) for card in box.cards()]
-    (box.path / "limits").write_bytes(limits.encode("box", cards))
-    return box
-
-
-def graph_on_both_cards(client: Client, sizes: tuple[int, int], flags: int = 0) -> int:
-    graph = client.made("cuGraphCreate & 0")
-    for device, size in enumerate(sizes):
-        client.made(f"cuGraphAddMemAllocNode & {graph} 0 0 {ALLOCATION % (device, size)}")
-    return client.made(f"cuGraphInstantiateWithFlags & {graph} {flags}")
-
-
-@pytest.mark.parametrize("flags", [0, AUTO_FREE])
-def test_each_card_is_charged_its_own_nodes(two_cards: SimBox, flags: int) -> None:
-    first, second = two_cards.caller(device=0), two_cards.caller(device=1)
-    executable = graph_on_both_cards(first, (MOST, 2 * MIB), flags)
-    for _ in range(1 + bool(flags)):  # what the first launch left counts once
-        first.does(f"cuGraphLaunch {executable} 0")
-        first.does("cuCtxSynchronize")
-    assert (two_cards.held(0), two_cards.held(1)) == (MOST, 2 * MIB)
-    assert (first.left(), second.left()) == (LIMIT - MOST, LIMIT - 2 * MIB)
-
-
-def test_a_launch_is_charged_to_all_its_cards_or_to_none(two_cards: SimBox) -> None:
-    first, second = two_cards.caller(device=0), two_cards.caller(device=1)
-    executable = graph_on_both_cards(first, (MOST, MOST))
-    taken = second.made(f"cuMemAlloc_v2 & {LIMIT // 2}")
-    assert first.numbers(f"cuGraphLaunch {executable} 0")[0] == OUT_OF_MEMORY
-    assert (first.left(), second.left()) == (LIMIT, LIMIT // 2)
-    assert (two_cards.held(0), two_cards.held(1)) == (0, LIMIT // 2)
-    second.does(f"cuMemFree_v2 {taken}")
-    first.does(f"cuGraphLaunch {executable} 0")
-    first.does("cuCtxSynchronize")
-    assert (first.left(), second.left()) == (LIMIT - MOST, LIMIT - MOST)
-    assert (two_cards.held(0), two_cards.held(1)) == (MOST, MOST)

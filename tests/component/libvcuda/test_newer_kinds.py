@@ -58,29 +58,6 @@ def test_a_graph_with_a_conditional_node_is_charged_for_its_other_nodes(t4: SimB
     assert (client.left(), t4.held()) == (LIMIT // 2, LIMIT // 2)
 
 
-def test_memory_of_another_process_pool_is_charged_once(t4: SimBox, client: Client) -> None:
-    other = t4.caller()
-    pool = client.made(f"cuMemPoolCreate & {SHARED_POOL}")
-    pointer = client.made(f"cuMemAllocFromPoolAsync & {LIMIT // 2} {pool} 0")
-    descriptor = client.made(f"cuMemPoolExportToShareableHandle & {pool} {FILE_DESCRIPTOR} 0") & 0xFFFFFFFF
-    path = f"/proc/{client.ask('python os.getpid()')[0]}/fd/{descriptor}"
-    opened = other.ask(f"python os.open('{path}',os.O_RDWR)")[0]
-    imported = other.made(f"cuMemPoolImportFromShareableHandle & {opened} {FILE_DESCRIPTOR} 0")
-    ours, theirs = client.made("cuMemHostAlloc & 64 0"), other.made("cuMemHostAlloc & 64 0")
-    client.does(f"cuMemPoolExportPointer {ours} {pointer}")
-    data = client.ask(f"python ctypes.string_at({ours},64).hex()")[0]
-    other.ask(f"python ctypes.memmove({theirs},bytes.fromhex('{data}'),64)")
-    mapped = other.made(f"cuMemPoolImportPointer & {imported} {theirs}")
-    assert [other.left(), client.left(), t4.held()] == [LIMIT // 2] * 3
-    assert other.numbers(f"cuMemAlloc_v2 & {LIMIT}")[0] == OUT_OF_MEMORY
-    other.does(f"cuMemFreeAsync {mapped} 0")
-    other.does("cuCtxSynchronize")
-    assert [other.left(), t4.held()] == [LIMIT // 2] * 2
-    client.does(f"cuMemFreeAsync {pointer} 0")
-    client.does("cuCtxSynchronize")
-    assert [other.left(), client.left(), t4.held()] == [LIMIT, LIMIT, 0]
-
-
 def test_a_green_context_is_charged_like_any_other(t4: SimBox, client: Client) -> None:
     """Its allocations are charged. The context itself is not, as the process has a context on the card."""
     whole = client.made("cuMemHostAlloc & 288 0")

@@ -65,14 +65,6 @@ def test_get_proc_address_gives_the_drivers_and_nothing_that_it_lacks(t4: SimBox
     assert client.ask("proc cuMemAllocAsync 10000 0") == [str(NOT_FOUND), "2", "none", "none"]
 
 
-def test_the_ledger_agrees_with_the_limit(t4: SimBox) -> None:
-    t4.limit(LIMIT)
-    client = t4.opened()
-    assert client.fills(64 * MIB) == LIMIT
-    assert t4.held() == LIMIT
-    assert client.numbers("info") == (0, 0, LIMIT)
-
-
 @pytest.mark.parametrize("how", ["alloc", "alloc_v1", "managed", "async", "async_ptsz"])
 def test_each_way_of_allocating_is_charged(t4: SimBox, how: str) -> None:
     limit = 64 * MIB  # the first versions' memory lies below 4 GiB
@@ -130,15 +122,6 @@ def test_limits_go_by_uuid_not_by_index(sim_box: Callable[..., SimBox]) -> None:
     assert first_client.numbers("nvml 0")[1] == box.cards()[0]["total"]
 
 
-def test_each_card_has_its_own_limit(sim_box: Callable[..., SimBox]) -> None:
-    box = sim_box("a100x2")
-    cards = [limits.CardLimit(card["uuid"], (1 + card["index"]) * GIB) for card in box.cards()]
-    (box.path / "limits").write_bytes(limits.encode("box", cards))
-    assert box.opened(device=0).fills(128 * MIB) == GIB
-    assert box.opened(device=1).fills(128 * MIB) == 2 * GIB
-    assert [box.held(0), box.held(1)] == [GIB, 2 * GIB]
-
-
 def test_another_cards_pool_is_charged_to_that_card(sim_box: Callable[..., SimBox]) -> None:
     box = sim_box("a100x2", nvml=True)
     cards = [limits.CardLimit(card["uuid"], LIMIT) for card in box.cards()]
@@ -192,50 +175,6 @@ def test_nvml_without_limits_and_with_broken_ones(t4_nvml: SimBox) -> None:
     answer = client.numbers("nvml 0")
     assert (answer[0], answer[4]) == (999, 999)
     assert len(t4_nvml.log.splitlines()) == 1
-
-
-def test_a_kill_releases_what_the_driver_freed(t4: SimBox) -> None:
-    t4.limit(LIMIT)
-    for _ in range(3):
-        client = t4.opened()
-        assert client.fills(256 * MIB) == LIMIT
-        client.kill()
-    assert t4.held() == 0
-
-
-def test_racing_and_killed_processes_never_exceed_the_limit(t4: SimBox) -> None:
-    t4.limit(LIMIT)
-    clients = [t4.opened() for _ in range(6)]
-    for seed, client in enumerate(clients):
-        client.send(f"churn 1000000 {64 * MIB} 8 {seed}")
-    seen = []
-    for round_ in range(300):
-        seen.append(t4.held())
-        if round_ % 100 == 50:
-            clients.pop().kill()
-    assert max(seen) <= LIMIT
-    assert max(seen) > LIMIT // 2
-    for client in clients:
-        client.kill()
-    assert t4.opened().fills(64 * MIB) == LIMIT
-
-
-@pytest.mark.parametrize("way", ["destroy", "reset", "release"])
-def test_a_contexts_end_gives_back_its_memory(t4: SimBox, way: str) -> None:
-    t4.limit(LIMIT)
-    client = t4.start()
-    client.ask("init")
-    for _ in range(2):
-        if way == "destroy":
-            context = client.numbers("create 0")[1]
-        else:
-            client.ask("open 0")
-            context = 0
-        assert client.alloc(LIMIT)[0] == 0
-        assert client.alloc(1)[0] == OUT_OF_MEMORY
-        assert client.numbers(f"{way} {context}") == (0,)
-        assert t4.held() == 0
-        assert t4.usage() == (1, 0, 0)
 
 
 def test_a_primary_context_that_is_still_held_keeps_its_memory(t4: SimBox) -> None:

@@ -16,16 +16,9 @@ MIB = 1 << 20
 LIMIT = 512 * MIB
 HALF = LIMIT // 2
 ON_CARD = "{i:1,i:1,i:1,i:0,q:0,q:0}"
-SHARED_POOL = "{i:1,i:1,i:1,i:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0}"
 FILE_DESCRIPTOR = 1
 BEDS = CHECKOUT / "tests/beds"
 EPOLL_CTL = {"x86_64": 233, "aarch64": 21}  #: the call's number
-SEND = "__import__('socket').send_fds(globals()['peer'],[b'm'],[{file}])"
-RECEIVE = "__import__('socket').recv_fds(globals()['peer'],1,1)[1][0]"
-CONNECT = (
-    "globals().update(peer=(lambda s:(s.{way}('\\0{name}'),s)[1])"
-    "(__import__('socket').socket(__import__('socket').AF_UNIX,__import__('socket').SOCK_DGRAM)))"
-)
 
 
 @pytest.fixture
@@ -38,15 +31,6 @@ def exported(client: Client, handle: int) -> int:
     return client.made(f"cuMemExportToShareableHandle & {handle} {FILE_DESCRIPTOR} 0") & 0xFFFFFFFF
 
 
-def pass_on(sender: Client, receiver: Client, file: int) -> int:
-    """Pass a descriptor to another process, which returns its number there."""
-    name = f"vgpu-test-{sender.process.pid}-{receiver.process.pid}-{file}"
-    receiver.ask(f"python {CONNECT.format(way='bind', name=name)}")
-    sender.ask(f"python {CONNECT.format(way='connect', name=name)}")
-    sender.ask(f"python {SEND.format(file=file)}")
-    return int(receiver.ask(f"python {RECEIVE}")[0])
-
-
 def close(client: Client, file: int) -> None:
     client.ask(f"python os.close({file})")
 
@@ -57,19 +41,6 @@ def held_within(box: SimBox) -> int:
 
 
 # ---- memory of cuMemCreate ----
-
-
-def test_an_open_descriptor_keeps_memory_and_charge(box: SimBox) -> None:
-    client = box.caller()
-    handle = client.made(f"cuMemCreate & {HALF} {ON_CARD} 0")
-    files = [exported(client, handle) for _ in range(2)]
-    client.does(f"cuMemRelease {handle}")
-    for file in files:
-        assert (client.left(), held_within(box)) == (HALF, HALF)
-        assert client.numbers(f"cuMemCreate & {HALF + 2 * MIB} {ON_CARD} 0")[0] == OUT_OF_MEMORY
-        close(client, file)
-    assert client.made(f"cuMemCreate & {LIMIT} {ON_CARD} 0")
-    assert box.usage()[1:] == (0, LIMIT)
 
 
 def test_a_descriptor_that_cannot_be_watched_keeps_the_charge(box: SimBox) -> None:
@@ -85,61 +56,13 @@ def test_a_descriptor_that_cannot_be_watched_keeps_the_charge(box: SimBox) -> No
     assert client.left() == HALF
 
 
-def test_a_descriptor_in_another_process_keeps_memory_and_charge(box: SimBox) -> None:
-    client, other = box.caller(), box.caller()
-    handle = client.made(f"cuMemCreate & {HALF} {ON_CARD} 0")
-    file = exported(client, handle)
-    passed = pass_on(client, other, file)
-    close(client, file)
-    client.does(f"cuMemRelease {handle}")
-    assert (client.left(), other.left(), held_within(box)) == (HALF, HALF, HALF)
-    close(other, passed)
-    assert (client.left(), other.left()) == (LIMIT, LIMIT)
-
-
-def test_an_import_in_the_same_process_keeps_memory_and_charge(box: SimBox) -> None:
-    client = box.caller()
-    handle = client.made(f"cuMemCreate & {HALF} {ON_CARD} 0")
-    file = exported(client, handle)
-    imported = client.made(f"cuMemImportFromShareableHandle & {file} {FILE_DESCRIPTOR}")
-    close(client, file)
-    assert client.left() == HALF
-    client.does(f"cuMemRelease {handle}")
-    assert (client.left(), held_within(box)) == (HALF, HALF)
-    client.does(f"cuMemRelease {imported}")
-    assert client.left() == LIMIT
-
-
-@pytest.mark.parametrize("end", ["release", "kill", "exit"])
-def test_an_import_is_charged_when_the_exporter_has_let_go(box: SimBox, end: str) -> None:
-    exporter, importer, watcher = box.caller(), box.caller(), box.caller()
-    handle = exporter.made(f"cuMemCreate & {HALF} {ON_CARD} 0")
-    file = exported(exporter, handle)
-    passed = pass_on(exporter, importer, file)
-    imported = importer.made(f"cuMemImportFromShareableHandle & {passed} {FILE_DESCRIPTOR}")
-    close(importer, passed)
-    close(exporter, file)
-    assert [one.left() for one in (exporter, importer, watcher)] == [HALF] * 3, "charged once"
-    if end == "release":
-        exporter.does(f"cuMemRelease {handle}")
-    elif end == "kill":
-        exporter.kill()
-    else:
-        exporter.close()
-    assert [one.left() for one in (importer, watcher)] == [HALF] * 2
-    assert watcher.numbers(f"cuMemAlloc_v2 & {HALF + MIB}")[0] == OUT_OF_MEMORY
-    importer.kill()
-    assert watcher.left() == LIMIT
-    assert watcher.made(f"cuMemAlloc_v2 & {LIMIT}") and imported
-
-
 def test_an_import_of_another_containers_memory_is_charged(sim_box: Callable[..., SimBox]) -> None:
     first, second = sim_box("t4x1"), sim_box("t4x1")
     for box in (first, second):
         box.limit(LIMIT)
     exporter, importer = first.caller(), second.caller()
     handle = exporter.made(f"cuMemCreate & {HALF} {ON_CARD} 0")
-    passed = pass_on(exporter, importer, exported(exporter, handle))
+    passed = exporter.pass_file(importer, exported(exporter, handle))
     imported = importer.made(f"cuMemImportFromShareableHandle & {passed} {FILE_DESCRIPTOR}")
     assert (exporter.left(), importer.left()) == (HALF, HALF)
     importer.made(f"cuMemAlloc_v2 & {HALF}")
@@ -165,7 +88,7 @@ def test_external_memory_that_nobody_is_charged_for_is_charged(sim_box: Callable
     second.limit(LIMIT)
     exporter, importer = first.caller(), second.caller()
     handle = exporter.made(f"cuMemCreate & {HALF} {ON_CARD} 0")
-    passed = pass_on(exporter, importer, exported(exporter, handle))
+    passed = exporter.pass_file(importer, exported(exporter, handle))
     memory = importer.made(f"cuImportExternalMemory & {{i:1,i:0,i:{passed},i:0,q:0,q:{HALF},q:0}}")
     assert importer.left() == HALF
     importer.does(f"cuDestroyExternalMemory {memory}")
@@ -173,25 +96,6 @@ def test_external_memory_that_nobody_is_charged_for_is_charged(sim_box: Callable
 
 
 # ---- memory by its address ----
-
-
-@pytest.mark.parametrize("end", ["free", "kill"])
-def test_memory_that_is_open_stays_charged_without_its_exporter(box: SimBox, end: str) -> None:
-    exporter, importer, watcher = box.caller(), box.caller(), box.caller()
-    pointer = exporter.made(f"cuMemAlloc_v2 & {HALF}")
-    handle = exporter.ask(f"export {pointer}")[1]
-    opened = importer.made(f"open {handle}")
-    assert importer.made(f"open {handle}") == opened
-    if end == "free":
-        exporter.does(f"cuMemFree_v2 {pointer}")
-    else:
-        exporter.kill()
-    assert [one.left() for one in (importer, watcher)] == [HALF] * 2
-    assert held_within(box) == HALF
-    importer.does(f"cuIpcCloseMemHandle {opened}")
-    assert watcher.left() == HALF
-    importer.does(f"cuIpcCloseMemHandle {opened}")
-    assert [one.left() for one in (importer, watcher)] == [LIMIT] * 2
 
 
 def test_memory_of_another_container_is_charged(sim_box: Callable[..., SimBox]) -> None:
@@ -234,19 +138,6 @@ def test_a_context_that_ends_closes_what_it_has_opened(box: SimBox) -> None:
     assert exporter.left() == HALF
     importer.does("cuDevicePrimaryCtxReset_v2 0")
     assert exporter.left() == LIMIT
-
-
-def test_many_shares_and_kills_leave_nothing(box: SimBox) -> None:
-    watcher = box.caller()
-    for size in (16 * MIB, 32 * MIB, 64 * MIB):
-        exporter, importer = box.caller(), box.caller()
-        for _ in range(3):
-            pointer = exporter.made(f"cuMemAlloc_v2 & {size}")
-            importer.made(f"open {exporter.ask(f'export {pointer}')[1]}")
-        for one in (exporter, importer):
-            assert watcher.left() == LIMIT - 3 * size
-            one.kill()
-    assert watcher.left() == LIMIT
 
 
 def test_a_descriptor_of_mapped_addresses_keeps_memory_and_charge(box: SimBox) -> None:

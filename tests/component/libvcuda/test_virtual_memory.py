@@ -65,15 +65,6 @@ def test_pitched_memory_is_virtual_too(awkward: Box) -> None:
     assert awkward.usage() == (1, 0, 0)
 
 
-def test_a_dead_processes_virtual_memory_is_forgotten(awkward: Box) -> None:
-    crowd(awkward)
-    client = awkward.opened()
-    assert client.alloc(LIMIT)[0] == 0
-    client.kill()
-    assert awkward.opened().free_bytes() == LIMIT
-    assert managed(awkward) == 0
-
-
 def test_virtual_memory_is_not_shared_between_processes(awkward: Box) -> None:
     crowd(awkward)
     client = awkward.caller()
@@ -101,10 +92,6 @@ def test_what_cannot_be_virtual_is_refused_and_says_so(sim_box: Callable[..., Si
 # Memory of pools
 
 
-LET_GO = "ctypes.memset({at}, 1, 1)"
-EQUAL_OR_GREATER = 0
-
-
 @pytest.fixture
 def full(sim_box: Callable[..., SimBox]) -> tuple[SimBox, Client]:
     """A card that a neighbour has filled up to half a GiB, and a program whose limit is more than that."""
@@ -114,36 +101,6 @@ def full(sim_box: Callable[..., SimBox]) -> tuple[SimBox, Client]:
     card = limits.CardLimit(box.uuid, 4 * GIB, oversubscribe=True)
     (box.path / "limits").write_bytes(limits.encode("box", [card]))
     return box, box.caller()
-
-
-@pytest.mark.parametrize("suffix", ["", "_ptsz"])
-def test_pools_memory_is_virtual_where_the_card_ends(full: tuple[SimBox, Client], suffix: str) -> None:
-    box, client = full
-    pool = client.made("cuDeviceGetDefaultMemPool & 0")
-    first = client.made(f"cuMemAllocAsync{suffix} & {GIB} 0")
-    second = client.made(f"cuMemAllocFromPoolAsync{suffix} & {2 * GIB} {pool} 0")
-    assert (managed(box), box.usage()[2]) == (3 * GIB, 3 * GIB)
-    assert client.numbers(f"cuMemAllocAsync{suffix} & {GIB + 1} 0")[0] == OUT_OF_MEMORY
-    client.does(f"cuMemsetD8_v2 {second} 1 {MIB}")
-    client.does("cuCtxSynchronize")
-    client.does(f"cuMemFreeAsync{suffix} {first} 0")
-    client.does(f"cuMemFree_v2 {second}")
-    client.does("cuCtxSynchronize")
-    assert (managed(box), client.left()) == (0, 4 * GIB)
-
-
-def test_a_stream_ordered_free_of_it_waits_for_the_stream_and_the_caller_does_not(full: tuple[SimBox, Client]) -> None:
-    box, client = full
-    stream = client.made("cuStreamCreate & 1")
-    word = client.made("cuMemHostAlloc & 4096 0")
-    pointer = client.made(f"cuMemAllocAsync & {GIB} {stream}")
-    client.does(f"cuStreamWaitValue32_v2 {stream} {word} 1 {EQUAL_OR_GREATER}")
-    client.does(f"cuMemsetD8Async {pointer} 7 {MIB} {stream}")
-    client.does(f"cuMemFreeAsync {pointer} {stream}")
-    assert (managed(box), client.left()) == (GIB, 3 * GIB)
-    client.ask(f"python {LET_GO.format(at=word)}")
-    client.does(f"cuStreamSynchronize {stream}")
-    assert (managed(box), client.left()) == (0, 4 * GIB)
 
 
 def test_room_that_only_a_stream_has_still_to_free_is_waited_for(full: tuple[SimBox, Client]) -> None:
