@@ -2,8 +2,9 @@
 # Install the programs that test_clients.py runs: make_clients.sh PYTHON DIRECTORY BUILD [long].
 # Old versions lie each in a directory of its own, DIRECTORY/NAME, for PYTHONPATH. All checkouts of this machine share one
 # DIRECTORY of the same content, where that is allowed.
-# With `long` also those that take minutes: more of Numba, numba-cuda with its compiler, and PyCUDA, which is built here
-# against the headers of NVIDIA's wheels and the simulated libcuda.
+# With `long` also those that take minutes: more of Numba, and in DIRECTORY/long, because numba-cuda takes the place of
+# numba.cuda in its whole environment, numba-cuda with its compiler, and PyCUDA, which is built here against the headers of
+# NVIDIA's wheels and the simulated libcuda.
 set -eu
 
 python=$1 directory=$2 build=$(cd "$3" && pwd) long=${4:-}
@@ -12,7 +13,8 @@ if mkdir -p "$shared" 2> /dev/null && [ -w "$shared" ]; then
   [ -L "$directory" ] || rm -rf "$directory"
   ln -sfn "$shared" "$directory"
   directory=$shared
-  exec 9> "$shared/.lock"
+  [ ! -e "$shared/.complete$long" ] || exit 0
+  exec 9> "$shared/.lock$long"
   flock 9
   [ ! -e "$shared/.complete$long" ] || exit 0
 fi
@@ -38,7 +40,9 @@ if [ -z "$long" ]; then
 fi
 beside numba-0.61 'numba==0.61.*'
 beside numba numba
-pip 'numba-cuda[cu12]' nvidia-cuda-runtime-cu12 nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12 \
+directory=$directory/long
+[ -x "$directory/bin/pip" ] || "$python" -m venv "$directory"
+pip numpy 'numba-cuda[cu12]' nvidia-cuda-runtime-cu12 nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12 \
   nvidia-cuda-profiler-api-cu12 nvidia-curand-cu12
 
 wheels=$(echo "$directory"/lib/python3*/site-packages/nvidia)
@@ -56,4 +60,4 @@ for name in cuda_profiler_api cuda_runtime curand cuda_nvcc cuda_cccl; do
 done
 CUDA_ROOT=$root PATH=$root/bin:$PATH CPLUS_INCLUDE_PATH=${includes#:} LIBRARY_PATH=$root/lib64 \
   LDFLAGS=-L$root/lib64 pip pycuda
-touch "$directory/.complete$long"
+touch "$directory/../.complete$long"
