@@ -35,15 +35,16 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def bench() -> Iterator[Any]:
-    """The benchmark's scenarios (`bench.scenario`), and workers that run them in virtual time (`bench.workers`)."""
+    """The benchmark's modules (`bench.scenario` and others), and workers that run scenarios in virtual time."""
     need_root()
     sys.path.insert(0, str(BENCH))
-    modules = {name: importlib.import_module(f"cores_{name}") for name in ("scenario", "workers")}
+    names = ("scenario", "share", "tenants", "change", "workers")
+    modules = {name: importlib.import_module(f"cores_{name}") for name in names}
+    sys.path.remove(str(BENCH))
     with modules.pop("workers").Workers() as workers:
         yield SimpleNamespace(**modules, workers=workers)
-    sys.path.remove(str(BENCH))
 
 
 @pytest.fixture

@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import sys
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from checkout import BENCH
-from vcuda_boxes import need_root
 
 US, MS, SECOND = 1_000, 1_000_000, 1_000_000_000
 WINDOW = (SECOND, 3 * SECOND)
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Any]:
-    """The benchmark's modules, and workers that run scenarios."""
-    need_root()
-    sys.path.insert(0, str(BENCH))
-    names = ("scenario", "share", "tenants", "change", "workers")
-    modules = {name: importlib.import_module(f"cores_{name}") for name in names}
-    with modules.pop("workers").Workers() as workers:
-        yield SimpleNamespace(**modules, workers=workers)
-    sys.path.remove(str(BENCH))
 
 
 def one(bench: Any, share: int, *loads: dict[str, Any], **options: Any) -> Any:
