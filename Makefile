@@ -91,6 +91,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $$(find hook libvcuda tests -name '*.[ch]')
 
 # A node with simulated cards below NODE, to try everything on. The machine's own runtimes stay as they are.
 simulated-node: packages-node $(VENV)/.stamp build

@@ -20,9 +20,9 @@
 #define INPUT_QUOTED(number) #number
 
 struct input {
-    const char *at;
-    size_t len;
-    bool oversized; /* the input is longer than `len` bytes */
+	const char *at;
+	size_t len;
+	bool oversized; /* the input is longer than `len` bytes */
 };
 
 /*

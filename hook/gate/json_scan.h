@@ -14,14 +14,14 @@
 #define JSON_DEPTH_MAX 512
 
 struct json {
-    const char *begin, *at, *end;
-    const char *error; /* static text; NULL: no error so far. With an error, `at` is where it was found */
+	const char *begin, *at, *end;
+	const char *error; /* static text; NULL: no error so far. With an error, `at` is where it was found */
 };
 
 /* The text between the quotes of a string, with its escapes. */
 struct json_text {
-    const char *at;
-    size_t len;
+	const char *at;
+	size_t len;
 };
 
 void json_scan_open(struct json *json, const char *bytes, size_t len);

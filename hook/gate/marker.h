@@ -15,11 +15,11 @@
 #include "input.h"
 
 struct marks {
-    bool vgpu;
-    bool amount;           /* a grant, a request or an amount is among them */
-    bool sandbox;
-    char why[96];          /* what is wrong with the document; empty if nothing is */
-    char bundle[PATH_MAX]; /* the bundle's path, for a state only */
+	bool vgpu;
+	bool amount;           /* a grant, a request or an amount is among them */
+	bool sandbox;
+	char why[96];          /* what is wrong with the document; empty if nothing is */
+	char bundle[PATH_MAX]; /* the bundle's path, for a state only */
 };
 
 /* Whether the container is a pod's sandbox, by what two documents say of it. Either may be NULL. */

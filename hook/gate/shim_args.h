@@ -14,16 +14,17 @@
 #define SHIM_ANNOTATION_LEN 255
 
 struct shim_args {
-    const char *runtime;     /* --vgpu-runtime, or NULL */
-    const char *vgpu_config; /* --vgpu-config, or NULL */
-    const char *standalone;  /* --vgpu-standalone any or key, or NULL */
-    const char *annotations[SHIM_ANNOTATIONS_MAX]; /* --vgpu-annotation vgpu.io/KEY=VALUE, for clients without one */
-    size_t annotation_count;
-    const char *log;         /* the runtime's --log, or NULL */
-    bool log_json;           /* its --log-format is json */
-    bool creates;            /* the subcommand is create or run */
-    const char *bundle;      /* if `creates`: --bundle, or "." */
-    const char *config;      /* if `creates`: crun's --config, relative to the working directory; NULL: config.json */
+	const char *runtime;     /* --vgpu-runtime, or NULL */
+	const char *vgpu_config; /* --vgpu-config, or NULL */
+	const char *standalone;  /* --vgpu-standalone any or key, or NULL */
+	const char
+		*annotations[SHIM_ANNOTATIONS_MAX]; /* --vgpu-annotation vgpu.io/KEY=VALUE, for clients without one */
+	size_t annotation_count;
+	const char *log;         /* the runtime's --log, or NULL */
+	bool log_json;           /* its --log-format is json */
+	bool creates;            /* the subcommand is create or run */
+	const char *bundle;      /* if `creates`: --bundle, or "." */
+	const char *config; /* if `creates`: crun's --config, relative to the working directory; NULL: config.json */
 };
 
 /* Reads argv and takes the shim's own options out of it. Returns the new argc; -1: one of them is not as described. */

@@ -21,22 +21,22 @@
 #define SPEC_HOOK_WORDS_MAX (4 + 2 * SHIM_ANNOTATIONS_MAX)
 
 struct spec_edit {
-    size_t offset, drop; /* the text replaces `drop` bytes from `offset` on */
-    const char *text;
-    size_t len;
+	size_t offset, drop; /* the text replaces `drop` bytes from `offset` on */
+	const char *text;
+	size_t len;
 };
 
 struct spec_edits {
-    struct spec_edit edit[3]; /* by ascending offset */
-    size_t count;             /* 0: vgpu-hook is present already */
-    const char *why;          /* what makes the insertion impossible; NULL if nothing does */
+	struct spec_edit edit[3]; /* by ascending offset */
+	size_t count;             /* 0: vgpu-hook is present already */
+	const char *why;          /* what makes the insertion impossible; NULL if nothing does */
 };
 
 /* vgpu-hook's absolute path, and the arguments before the stage. */
 struct spec_hook {
-    const char *path;
-    const char *words[SPEC_HOOK_WORDS_MAX];
-    size_t count;
+	const char *path;
+	const char *words[SPEC_HOOK_WORDS_MAX];
+	size_t count;
 };
 
 /*

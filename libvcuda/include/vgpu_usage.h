@@ -41,23 +41,25 @@
 #define VGPU_USAGE_OVERHEAD_UNIT 4096u
 #define VGPU_USAGE_UNACCOUNTED_MOST ((uint64_t)1 << 30) /* a context of current cards and much code */
 
-#define VGPU_USAGE_CREATING_SHIFT 32u                   /* of `unaccounted`: the bits of contexts that are being made */
-#define VGPU_USAGE_PID_BITS 22                          /* the kernel's PID_MAX_LIMIT is 2^22 */
+#define VGPU_USAGE_CREATING_SHIFT 32u /* of `unaccounted`: the bits of contexts that are being made */
+#define VGPU_USAGE_PID_BITS 22 /* the kernel's PID_MAX_LIMIT is 2^22 */
 #define VGPU_USAGE_REAPING ((uint64_t)1 << 63)
-#define VGPU_USAGE_UNLOCKED ((uint64_t)1)               /* of `image`: the owner does not hold its slot's lock */
+#define VGPU_USAGE_UNLOCKED ((uint64_t)1) /* of `image`: the owner does not hold its slot's lock */
 
 struct vgpu_usage_card {
-	uint64_t key;          /* mixed from the UUID, never 0; 0: free */
+	uint64_t key; /* mixed from the UUID, never 0; 0: free */
 	uint8_t uuid[16];
-	uint64_t context;      /* the least overhead in bytes that a process here had, also one that was refused; 0: none */
+	uint64_t context; /* the least overhead in bytes that a process here had, also one that was refused; 0: none */
 };
 
 struct vgpu_usage_slot {
-	uint64_t owner;        /* start time in clock ticks << VGPU_USAGE_PID_BITS | pid, both as in the container */
-	uint64_t namespaces;   /* inodes of the owner's pid (low half) and time namespace; 0: not recorded yet */
-	uint64_t image;        /* random per exec, see VGPU_USAGE_UNLOCKED; what the process charged before differs; 0: not yet */
-	uint64_t managed;      /* of the owner's charges, bytes in managed memory because a card was full: for people */
-	uint64_t unaccounted;  /* two bits per place in `cards`: there are unaccounted contexts or code; one is being made */
+	uint64_t owner; /* start time in clock ticks << VGPU_USAGE_PID_BITS | pid, both as in the container */
+	uint64_t namespaces; /* inodes of the owner's pid (low half) and time namespace; 0: not recorded yet */
+	uint64_t
+		image; /* random per exec, see VGPU_USAGE_UNLOCKED; what the process charged before differs; 0: not yet */
+	uint64_t managed; /* of the owner's charges, bytes in managed memory because a card was full: for people */
+	uint64_t
+		unaccounted; /* two bits per place in `cards`: there are unaccounted contexts or code; one is being made */
 };
 
 struct vgpu_usage_charge {
@@ -66,44 +68,45 @@ struct vgpu_usage_charge {
 };
 
 #define VGPU_USAGE_TIME_UNIT 16u /* ns in one unit of `in_flight` */
-#define VGPU_USAGE_WAITS 5u      /* ranges of waits: below 1 ms, 10 ms, 100 ms and 1 s, and longer */
+#define VGPU_USAGE_WAITS 5u /* ranges of waits: below 1 ms, 10 ms, 100 ms and 1 s, and longer */
 
 struct vgpu_usage_time {
-	int64_t level;         /* tokens: ns of the card that may be used now; below 0: debt */
-	uint64_t stamp;        /* until when the share was added to it */
-	uint64_t holder;       /* slot + 1 of the process that has the time slice within the container; 0: none */
-	uint64_t held_since;   /* when the holder's time slice began */
-	uint64_t held_used;    /* what `used` was at `held_since` */
-	uint64_t drains_at;    /* when the holder's work under way should be done, by its estimates */
-	uint64_t progress;     /* when work last came to its end, or began after none was under way */
-	uint64_t patience;     /* ns without progress after which a launch is let through */
-	uint64_t used;         /* ns used in all: this container's own figure, for the host to check */
-	uint64_t wanted;       /* when a launch was last requested, to a millisecond or so */
-	uint64_t waited;       /* when a launch last had to wait */
-	uint64_t longest;      /* ns of the longest recent kernel: a container that may be in one is not idle */
-	uint64_t throttled;    /* ns that launches waited in all, each thread's by itself; this and the rest: for people */
-	uint32_t refusals;     /* calls that got no device memory because of the limit */
+	int64_t level; /* tokens: ns of the card that may be used now; below 0: debt */
+	uint64_t stamp; /* until when the share was added to it */
+	uint64_t holder; /* slot + 1 of the process that has the time slice within the container; 0: none */
+	uint64_t held_since; /* when the holder's time slice began */
+	uint64_t held_used; /* what `used` was at `held_since` */
+	uint64_t drains_at; /* when the holder's work under way should be done, by its estimates */
+	uint64_t progress; /* when work last came to its end, or began after none was under way */
+	uint64_t patience; /* ns without progress after which a launch is let through */
+	uint64_t used; /* ns used in all: this container's own figure, for the host to check */
+	uint64_t wanted; /* when a launch was last requested, to a millisecond or so */
+	uint64_t waited; /* when a launch last had to wait */
+	uint64_t longest; /* ns of the longest recent kernel: a container that may be in one is not idle */
+	uint64_t throttled; /* ns that launches waited in all, each thread's by itself; this and the rest: for people */
+	uint32_t refusals; /* calls that got no device memory because of the limit */
 	uint32_t waits[VGPU_USAGE_WAITS]; /* launches that waited, by how long */
 };
 
 struct vgpu_usage_slice {
-	uint64_t until;         /* when the container's time slice on its cards ends, or ended */
+	uint64_t until; /* when the container's time slice on its cards ends, or ended */
 	uint64_t waiting_since; /* host's time; 0: no process waits for a time slice */
 };
 
 struct vgpu_usage_flight {
-	uint32_t in_flight;    /* reserved for work under way, in VGPU_USAGE_TIME_UNIT */
-	uint32_t waiting;      /* a futex: since when a launch waits, in 1024 ns, never 0; 0: none waits */
+	uint32_t in_flight; /* reserved for work under way, in VGPU_USAGE_TIME_UNIT */
+	uint32_t waiting; /* a futex: since when a launch waits, in 1024 ns, never 0; 0: none waits */
 };
 
 struct vgpu_usage {
 	uint64_t identity;
-	uint64_t slots_seen;   /* slots at this index and above were never used */
+	uint64_t slots_seen; /* slots at this index and above were never used */
 	struct vgpu_usage_slice slice;
 	uint64_t share_changes; /* how often processes shared memory or ended that; 0: never (shared/share_locks.h) */
-	uint64_t marks;        /* VGPU_USAGE_COUNTS, VGPU_USAGE_LOCKS_REFUSED; 0: libvcuda is of a version without marks */
-	uint64_t change;       /* ns that a change of contexts takes << VGPU_USAGE_CHANGE_SHIFT | place of the card; 0: unknown */
-	uint64_t markings;     /* how often processes set a bit of `unaccounted` that says that there is some */
+	uint64_t marks; /* VGPU_USAGE_COUNTS, VGPU_USAGE_LOCKS_REFUSED; 0: libvcuda is of a version without marks */
+	uint64_t
+		change; /* ns that a change of contexts takes << VGPU_USAGE_CHANGE_SHIFT | place of the card; 0: unknown */
+	uint64_t markings; /* how often processes set a bit of `unaccounted` that says that there is some */
 	struct vgpu_usage_card cards[VGPU_LIMITS_MAX_CARDS];
 	struct vgpu_usage_slot slots[VGPU_USAGE_SLOTS];
 	struct vgpu_usage_charge charges[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];
@@ -112,7 +115,8 @@ struct vgpu_usage {
 	struct vgpu_usage_flight flights[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];
 };
 
-_Static_assert(sizeof(struct vgpu_usage) == 64 + 32 * 32 + 1024 * 40 + 32 * 1024 * (16 + 4 + 8) + 32 * 128, "vgpu_usage");
+_Static_assert(sizeof(struct vgpu_usage) == 64 + 32 * 32 + 1024 * 40 + 32 * 1024 * (16 + 4 + 8) + 32 * 128,
+	       "vgpu_usage");
 _Static_assert(sizeof(struct vgpu_usage) < 1 << 20, "vgpu_usage fits a tmpfs of 1 MiB");
 
 #endif

@@ -31,8 +31,7 @@ _Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32, "nvmlProcessUtiliza
 nvmlReturn_t sim_nvml_activity_board(nvmlDevice_t device, const void *out, struct sim_board *board)
 {
 	TRY(sim_nvml_init_check(device, out));
-	return sim_nvml_init_return(sim_ledger_board(sim_nvml_init_card(device), board))
-	                             ;
+	return sim_nvml_init_return(sim_ledger_board(sim_nvml_init_card(device), board));
 }
 
 /* Percent of a period. The file may contain anything, so the value is checked. */
@@ -67,7 +66,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor
 	TRY(sim_nvml_activity_board(device, temperature, &board));
 	REJECT(sensor != 0);
 	*temperature = board.temperature ? (unsigned)board.temperature
-	                                 : IDLE_TEMPERATURE + LOAD_TEMPERATURE * load_of(&board) / 100;
+					 : IDLE_TEMPERATURE + LOAD_TEMPERATURE * load_of(&board) / 100;
 	return NVML_SUCCESS;
 }
 
@@ -131,7 +130,7 @@ static unsigned collect(const struct sim_board *board, uint64_t last_seen, nvmlP
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out,
-                                                        unsigned *room, unsigned long long last_seen)
+							unsigned *room, unsigned long long last_seen)
 {
 	nvmlProcessUtilizationSample_t samples[SIM_MAX_SAMPLES];
 	struct sim_board board;

@@ -37,7 +37,8 @@ static unsigned architecture(const struct sim_card *card)
 	switch (card->compute_major * 10 + card->compute_minor) {
 	case 70: return 5;          /* Volta */
 	case 75: return 6;          /* Turing */
-	case 80: case 86: return 7; /* Ampere */
+	case 80:
+	case 86: return 7; /* Ampere */
 	case 89: return 8;          /* Ada */
 	case 90: return 9;          /* Hopper */
 	default: return card->compute_major >= 10 ? 10 : 0xffffffffu;
@@ -71,7 +72,7 @@ NUMBER(GpuMaxPcieLinkGeneration, pcie_generation(card))
 NUMBER(CurrPcieLinkWidth, 16)
 NUMBER(MaxPcieLinkWidth, 16)
 NUMBER(PcieReplayCounter, 0)
-NUMBER(NumGpuCores, card->sm_count * (card->compute_major == 9 || card->compute_minor == 9 ? 128 : 64))
+NUMBER(NumGpuCores, card->sm_count *(card->compute_major == 9 || card->compute_minor == 9 ? 128 : 64))
 NUMBER(BoardId, card->pci_domain << 16 | card->pci_bus << 8)
 NUMBER(DefaultEccMode, 1)
 NUMBER(MaxMigDeviceCount, card->compute_major >= 8 ? 7 : 0)

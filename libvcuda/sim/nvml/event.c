@@ -105,7 +105,7 @@ static bool take(nvmlEventSet_t set, unsigned card, nvmlEventData_t *data)
 		if (!(incident->type & set->types[card]))
 			continue;
 		*data = (nvmlEventData_t){sim_state_card(card), incident->type, incident->data, NVML_NO_INSTANCE,
-		                          NVML_NO_INSTANCE};
+					  NVML_NO_INSTANCE};
 		return true;
 	}
 	return false;

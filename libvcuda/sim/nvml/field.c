@@ -10,7 +10,11 @@ typedef struct {
 	unsigned fieldId, scopeId;
 	long long timestamp, latencyUsec;
 	int valueType, nvmlReturn;
-	union { double real; unsigned number; unsigned long long large; } value;
+	union {
+		double real;
+		unsigned number;
+		unsigned long long large;
+	} value;
 } nvmlFieldValue_t;
 
 _Static_assert(sizeof(nvmlFieldValue_t) == 40, "nvmlFieldValue_t");

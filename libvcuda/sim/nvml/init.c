@@ -141,8 +141,9 @@ nvmlReturn_t sim_nvml_init_text(char *out, unsigned length, const char *text)
 SIM_EXPORT const char *nvmlErrorString(nvmlReturn_t result)
 {
 	switch (result) {
-#define X(name, number, text) case name: return text;
-	NVML_RETURNS(X)
+#define X(name, number, text) \
+	case name: return text;
+		NVML_RETURNS(X)
 #undef X
 	}
 	return "Unknown Error";
@@ -239,8 +240,9 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlD
 	unsigned domain = 0, bus, slot;
 
 	TRY(sim_nvml_init_ready());
-	REJECT(!text || !device || (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 &&
-	                         (domain = 0, sscanf(text, "%x:%x", &bus, &slot) != 2)));
+	REJECT(!text || !device ||
+	       (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 &&
+		(domain = 0, sscanf(text, "%x:%x", &bus, &slot) != 2)));
 	for (unsigned i = 0; i < visible_count; i++) {
 		const struct sim_card *card = sim_state_card(visible[i]);
 		if (card->pci_domain == domain && card->pci_bus == bus && card->pci_device == slot)

@@ -8,7 +8,7 @@
 
 /* type: 0 corrected, 1 uncorrected; counter: 0 since boot, 1 ever */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter,
-                                                     unsigned long long *count)
+						    unsigned long long *count)
 {
 	struct sim_board board;
 
@@ -18,7 +18,9 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int typ
 	return NVML_SUCCESS;
 }
 
-typedef struct { unsigned long long l1, l2, device_memory, registers; } nvmlEccErrorCounts_t;
+typedef struct {
+	unsigned long long l1, l2, device_memory, registers;
+} nvmlEccErrorCounts_t;
 
 typedef struct {
 	unsigned version;
@@ -35,7 +37,7 @@ static nvmlReturn_t remapper(nvmlDevice_t device, const void *out, struct sim_bo
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected,
-                                                  unsigned *pending, unsigned *failure)
+						  unsigned *pending, unsigned *failure)
 {
 	struct sim_board board;
 

@@ -37,7 +37,7 @@ static unsigned as_told(struct sim_process list[SIM_MAX_SLOTS], unsigned count)
  * INSUFFICIENT_SIZE.
  */
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, const void *out,
-                              struct sim_process list[SIM_MAX_SLOTS])
+			      struct sim_process list[SIM_MAX_SLOTS])
 {
 	TRY(sim_nvml_init_check(device, count));
 	unsigned room = *count;
@@ -49,7 +49,7 @@ static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, const void *
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count,
-                                                             nvmlProcessInfo_v1_t *out)
+							     nvmlProcessInfo_v1_t *out)
 {
 	struct sim_process list[SIM_MAX_SLOTS];
 	nvmlReturn_t result = processes(device, count, out, list);
@@ -60,7 +60,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
-                                                                nvmlProcessInfo_v2_t *out)
+								nvmlProcessInfo_v2_t *out)
 {
 	struct sim_process list[SIM_MAX_SLOTS];
 	nvmlReturn_t result = processes(device, count, out, list);
@@ -117,14 +117,14 @@ static nvmlReturn_t nobody(nvmlDevice_t device, unsigned *count)
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned *count,
-                                                              nvmlProcessInfo_v1_t *out)
+							      nvmlProcessInfo_v1_t *out)
 {
 	(void)out;
 	return nobody(device, count);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
-                                                                 nvmlProcessInfo_v2_t *out)
+								 nvmlProcessInfo_v2_t *out)
 {
 	(void)out;
 	return nobody(device, count);

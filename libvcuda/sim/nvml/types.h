@@ -36,13 +36,19 @@ typedef enum {
 /* A handle is the card's entry in the library's copy of the state. */
 typedef const struct sim_card *nvmlDevice_t;
 
-typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
+typedef struct {
+	unsigned long long total, free, used;
+} nvmlMemory_t;
 typedef struct {
 	unsigned version;
 	unsigned long long total, reserved, free, used;
 } nvmlMemory_v2_t;
-typedef struct { unsigned long long bar1Total, bar1Free, bar1Used; } nvmlBAR1Memory_t;
-typedef struct { unsigned gpu, memory; } nvmlUtilization_t;
+typedef struct {
+	unsigned long long bar1Total, bar1Free, bar1Used;
+} nvmlBAR1Memory_t;
+typedef struct {
+	unsigned gpu, memory;
+} nvmlUtilization_t;
 
 typedef struct {
 	char busIdLegacy[16];
@@ -68,7 +74,8 @@ typedef struct {
 } nvmlProcessInfo_v2_t;
 
 _Static_assert(sizeof(nvmlMemory_v2_t) == 40 && sizeof(nvmlPciInfo_t) == 68 && sizeof(nvmlPciInfo_v2_t) == 52 &&
-               sizeof(nvmlProcessInfo_v1_t) == 16 && sizeof(nvmlProcessInfo_v2_t) == 24, "NVML's structures");
+		       sizeof(nvmlProcessInfo_v1_t) == 16 && sizeof(nvmlProcessInfo_v2_t) == 24,
+	       "NVML's structures");
 
 #define NVML_MEMORY_V2 (sizeof(nvmlMemory_v2_t) | 2u << 24)
 #define NVML_NO_INSTANCE 0xffffffffu

@@ -39,9 +39,9 @@ static unsigned read_cards(const char *only, struct smi_card cards[MAX_CARDS])
 		return count;
 	}
 	unsigned long index = strtoul(only, &end, 10);
-	nvmlReturn_t result = *only && !*end ? nvml.nvmlDeviceGetHandleByIndex_v2((unsigned)index, &device)
-	                    : strchr(only, ':') ? nvml.nvmlDeviceGetHandleByPciBusId_v2(only, &device)
-	                                        : nvml.nvmlDeviceGetHandleByUUID(only, &device);
+	nvmlReturn_t result = *only && !*end      ? nvml.nvmlDeviceGetHandleByIndex_v2((unsigned)index, &device)
+			      : strchr(only, ':') ? nvml.nvmlDeviceGetHandleByPciBusId_v2(only, &device)
+						  : nvml.nvmlDeviceGetHandleByUUID(only, &device);
 	return result == NVML_SUCCESS && smi_nvml_read_card(device, &cards[0]);
 }
 

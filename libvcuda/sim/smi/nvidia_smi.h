@@ -34,7 +34,7 @@
 	X(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))
 
 struct smi_nvml {
-#define X(name, parameters) nvmlReturn_t (*name) parameters;
+#define X(name, parameters) nvmlReturn_t(*name) parameters;
 	SMI_FUNCTIONS(X)
 #undef X
 	const char *(*nvmlErrorString)(nvmlReturn_t);

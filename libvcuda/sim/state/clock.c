@@ -117,7 +117,7 @@ void sim_clock_wait_word(uint32_t *word, uint32_t seen, uint64_t until)
 	}
 	/* FUTEX_WAIT_BITSET takes an absolute time; FUTEX_WAIT takes a relative one. */
 	syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, until == SIM_NEVER ? NULL : &time, NULL,
-	        FUTEX_BITSET_MATCH_ANY);
+		FUTEX_BITSET_MATCH_ANY);
 }
 
 void sim_clock_wake_word(uint32_t *word)

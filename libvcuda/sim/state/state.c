@@ -52,9 +52,9 @@ static bool file_is_whole(int fd)
 static bool card_is_sane(const struct sim_card *card)
 {
 	bool sane = card->reserved < card->memory && card->context > 0 && card->granularity > 0 &&
-	            card->granularity <= 1u << 30 && card->cpu_count <= 4096 && card->cpu_first <= 4096 &&
-	            card->link_count <= SIM_MAX_LINKS &&
-	            memchr(card->name, 0, sizeof card->name) && memchr(card->serial, 0, sizeof card->serial);
+		    card->granularity <= 1u << 30 && card->cpu_count <= 4096 && card->cpu_first <= 4096 &&
+		    card->link_count <= SIM_MAX_LINKS && memchr(card->name, 0, sizeof card->name) &&
+		    memchr(card->serial, 0, sizeof card->serial);
 
 	for (unsigned i = 0; sane && i < card->link_count; i++)
 		sane = card->links[i] < header.card_count || card->links[i] >= SIM_LINK_SWITCH;

@@ -89,20 +89,20 @@ struct sim_card {
 	uint32_t l2_bytes;
 	uint32_t power_limit_mw;
 	uint32_t link_count;
-	uint8_t links[32];                /* where each NVLink ends: a card's index, SIM_LINK_SWITCH or SIM_LINK_NONE */
-	uint8_t relation[SIM_MAX_CARDS];  /* PCIe distance to each card, in NVML's levels: 0, 10, 20, ... 50 */
+	uint8_t links[32]; /* where each NVLink ends: a card's index, SIM_LINK_SWITCH or SIM_LINK_NONE */
+	uint8_t relation[SIM_MAX_CARDS]; /* PCIe distance to each card, in NVML's levels: 0, 10, 20, ... 50 */
 	uint8_t padding[256];
 };
 
 struct sim_slot {
-	uint64_t token;        /* random; 0: the slot is free */
-	int32_t pid;           /* in the owner's own PID namespace */
-	uint32_t group;        /* $VGPU_SIM_GROUP: which container the process stands for, for tests */
+	uint64_t token; /* random; 0: the slot is free */
+	int32_t pid; /* in the owner's own PID namespace */
+	uint32_t group; /* $VGPU_SIM_GROUP: which container the process stands for, for tests */
 	char command[16];
 	uint64_t allocated[SIM_MAX_CARDS];
 	uint64_t context[SIM_MAX_CARDS];
 	uint64_t busy_ns[SIM_MAX_CARDS]; /* how long its kernels have run, exactly; tests compare a limiter with it */
-	uint32_t wake;                   /* a futex: something has changed for this process */
+	uint32_t wake; /* a futex: something has changed for this process */
 	/* Since when its kernels run: the last 32 bits of the time, never 0; 0: none runs. Only with the virtual clock. */
 	uint32_t running[SIM_MAX_CARDS];
 	uint8_t padding[28];
@@ -132,54 +132,54 @@ struct sim_incident {
 /* What changes about a card. Written under the lock. Any process may read it, and a reader must check what it reads. */
 struct sim_board {
 	struct sim_turn_holder holder;
-	struct sim_turn_holder last;     /* the context that had it before it became idle */
-	uint64_t since;                  /* beginning of the time slice, ns of sim_clock_now */
-	uint64_t until;                  /* end of the time slice */
+	struct sim_turn_holder last; /* the context that had it before it became idle */
+	uint64_t since; /* beginning of the time slice, ns of sim_clock_now */
+	uint64_t until; /* end of the time slice */
 	uint32_t waiting_count;
-	uint32_t incident_count;         /* since the state was made */
+	uint32_t incident_count; /* since the state was made */
 	struct sim_turn_holder waiting[SIM_MAX_WAITING]; /* in the order of arrival */
-	uint64_t busy_ns;                /* since the state was made */
-	uint64_t switches;               /* changes from one context to another since the state was made */
-	uint64_t period[SIM_PERIODS];    /* a period's number: its time divided by the length of a period */
+	uint64_t busy_ns; /* since the state was made */
+	uint64_t switches; /* changes from one context to another since the state was made */
+	uint64_t period[SIM_PERIODS]; /* a period's number: its time divided by the length of a period */
 	uint64_t period_ns[SIM_PERIODS]; /* how long the card was busy in that period */
-	uint64_t sample_count;           /* since the state was made */
+	uint64_t sample_count; /* since the state was made */
 	struct sim_sample samples[SIM_MAX_SAMPLES];
 	struct sim_incident incidents[SIM_MAX_INCIDENTS];
-	uint64_t ecc[4];                 /* corrected and uncorrected since boot, corrected and uncorrected ever */
-	int32_t temperature;             /* 0: the simulator computes it from the load */
-	uint32_t power_mw;               /* 0: the simulator computes it from the load */
-	uint32_t is_lost;                /* SIM_LOST_MARK: the card fell off the bus; any other value is ignored */
-	uint32_t remapped[4];            /* rows: for corrected, for uncorrected errors; one is pending; one failed */
-	uint32_t retired[3];             /* pages: retired for single-bit and for double-bit errors; one is pending */
-	uint64_t most_used;              /* bytes of all processes at once, since the state was made */
+	uint64_t ecc[4]; /* corrected and uncorrected since boot, corrected and uncorrected ever */
+	int32_t temperature; /* 0: the simulator computes it from the load */
+	uint32_t power_mw; /* 0: the simulator computes it from the load */
+	uint32_t is_lost; /* SIM_LOST_MARK: the card fell off the bus; any other value is ignored */
+	uint32_t remapped[4]; /* rows: for corrected, for uncorrected errors; one is pending; one failed */
+	uint32_t retired[3]; /* pages: retired for single-bit and for double-bit errors; one is pending */
+	uint64_t most_used; /* bytes of all processes at once, since the state was made */
 	uint8_t padding[3360];
 };
 
 /* A process under the virtual clock. While it lives it locks byte SIM_MAX_SLOTS + its number of `slots`. */
 struct sim_timeline_process {
 	uint64_t namespace; /* the PID namespace's inode */
-	uint64_t start;     /* start time from /proc/<pid>/stat */
-	int32_t pid;        /* 0: free */
-	uint32_t rank;      /* the lowest rank runs first when several threads are due at once */
+	uint64_t start; /* start time from /proc/<pid>/stat */
+	int32_t pid; /* 0: free */
+	uint32_t rank; /* the lowest rank runs first when several threads are due at once */
 };
 
 struct sim_timeline_thread {
-	uint32_t state;   /* enum in state/virtual.c */
+	uint32_t state; /* enum in state/virtual.c */
 	uint32_t process;
-	int32_t tid;      /* in its own PID namespace; 0: announced, but not created yet */
-	uint32_t wake;    /* a futex that is woken when `running` may be this thread */
-	uint64_t order;   /* the rank, then the sequence number of its registration */
+	int32_t tid; /* in its own PID namespace; 0: announced, but not created yet */
+	uint32_t wake; /* a futex that is woken when `running` may be this thread */
+	uint64_t order; /* the rank, then the sequence number of its registration */
 };
 
 /* The virtual clock; see state/virtual.h. Only the running thread changes it, except that a thread enters by itself. */
 struct sim_timeline {
 	uint64_t now;
-	uint64_t passes;        /* how often one thread handed over to another */
-	uint32_t running;       /* number of the running thread plus one; 0: no thread runs */
-	uint32_t thread_high;   /* entries from here on were never used */
+	uint64_t passes; /* how often one thread handed over to another */
+	uint32_t running; /* number of the running thread plus one; 0: no thread runs */
+	uint32_t thread_high; /* entries from here on were never used */
 	uint32_t process_count; /* how many processes have ever registered */
-	uint32_t sequence;      /* number of the last registration */
-	uint64_t stolen;        /* times that a killed or sleeping holder was passed over; not 0: run not repeatable */
+	uint32_t sequence; /* number of the last registration */
+	uint64_t stolen; /* times that a killed or sleeping holder was passed over; not 0: run not repeatable */
 	uint64_t due[SIM_MAX_THREADS]; /* when the thread is to run; SIM_NEVER: only when another thread wakes it */
 	uint64_t key[SIM_MAX_THREADS]; /* what else may wake the thread; 0: nothing */
 	struct sim_timeline_thread threads[SIM_MAX_THREADS];
@@ -189,7 +189,7 @@ struct sim_timeline {
 
 /* Kernels that wait for each other, on several cards or in several processes; see cuda/work/meeting.c. */
 struct sim_meeting {
-	uint64_t key;   /* identifies the kernels; 0: the entry is free */
+	uint64_t key; /* identifies the kernels; 0: the entry is free */
 	uint64_t round; /* how often these kernels have met */
 	uint64_t begun; /* kernels that wait in this round */
 	uint64_t met[SIM_MEETING_ROUNDS]; /* for each of the last rounds, when its last kernel began */
@@ -200,8 +200,8 @@ struct sim_meeting {
  * if the exporter has freed it or has ended.
  */
 struct sim_shared_memory {
-	uint64_t token;   /* of the exporter's slot */
-	uint64_t size;    /* bytes; 0: the entry is free */
+	uint64_t token; /* of the exporter's slot */
+	uint64_t size; /* bytes; 0: the entry is free */
 	uint32_t slot;
 	uint32_t card;
 	uint32_t is_held; /* 1: the exporter pays for it in its slot */
@@ -226,23 +226,23 @@ _Static_assert(sizeof(struct sim_timeline) == 51200, "sim_timeline");
 
 enum sim_status {
 	SIM_OK = 0,
-	SIM_MISSING,   /* no state exists: the node has no driver */
-	SIM_DAMAGED,   /* the state exists but failed a check */
-	SIM_SYSTEM,    /* a system call failed */
+	SIM_MISSING, /* no state exists: the node has no driver */
+	SIM_DAMAGED, /* the state exists but failed a check */
+	SIM_SYSTEM, /* a system call failed */
 	SIM_NO_MEMORY, /* the card has too little memory left */
-	SIM_FULL,      /* no slot is left */
-	SIM_LOST,      /* the card fell off the bus */
-	SIM_MISMATCH,  /* the kernel's part of the driver has another version than the libraries */
+	SIM_FULL, /* no slot is left */
+	SIM_LOST, /* the card fell off the bus */
+	SIM_MISMATCH, /* the kernel's part of the driver has another version than the libraries */
 };
 
 /* State of the kernel's part of the driver. */
 enum sim_driver_state { SIM_LOADED, SIM_UNLOADED, SIM_OTHER_VERSION };
 
 struct sim_process {
-	pid_t pid;         /* in the caller's PID namespace where the kernel can map it, else as the owner wrote it */
-	uint64_t used;     /* bytes, including its contexts */
+	pid_t pid; /* in the caller's PID namespace where the kernel can map it, else as the owner wrote it */
+	uint64_t used; /* bytes, including its contexts */
 	char command[16];
-	bool known;        /* the kernel can see the process from the caller's PID namespace */
+	bool known; /* the kernel can see the process from the caller's PID namespace */
 };
 
 /* Maps the state once per process; later calls return the same status. The cards are copied: see sim_state_card. */

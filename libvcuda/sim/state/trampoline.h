@@ -40,12 +40,10 @@
 
 #define SIM_TRAMPOLINE_BOUND(symbol, binding, target, prologue) \
 	__asm__(".pushsection .text\n" \
-	        ".balign 16\n" \
-	        binding " " #symbol "\n" \
-	        ".type " #symbol ", %function\n" \
-	        #symbol ":\n\t" SIM_ENTER prologue SIM_JUMP #target SIM_JUMP_END "\n" \
-	        ".size " #symbol ", . - " #symbol "\n" \
-	        ".popsection\n");
+		".balign 16\n" binding " " #symbol "\n" \
+		".type " #symbol ", %function\n" #symbol ":\n\t" SIM_ENTER prologue SIM_JUMP #target SIM_JUMP_END "\n" \
+		".size " #symbol ", . - " #symbol "\n" \
+		".popsection\n");
 
 #define SIM_TRAMPOLINE_WITH(symbol, target, prologue) SIM_TRAMPOLINE_BOUND(symbol, ".globl", target, prologue)
 #define SIM_TRAMPOLINE(symbol, target) SIM_TRAMPOLINE_WITH(symbol, target, "")

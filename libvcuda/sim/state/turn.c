@@ -98,7 +98,7 @@ static bool hand_over_card(struct sim_file *file, struct sim_board *board, uint6
 }
 
 static void report(struct sim_file *file, const struct sim_board *board, const struct sim_turn_holder *me, uint64_t now,
-                   struct sim_slice *slice)
+		   struct sim_slice *slice)
 {
 	slice->mine = same(&board->holder, me);
 	slice->since = board->since;

@@ -61,7 +61,8 @@ static uint32_t running(void)
 
 static bool replace_running(uint32_t old, uint32_t new)
 {
-	return __atomic_compare_exchange_n(&sim_timeline->running, &old, new, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	return __atomic_compare_exchange_n(&sim_timeline->running, &old, new, false, __ATOMIC_SEQ_CST,
+					   __ATOMIC_SEQ_CST);
 }
 
 static uint64_t due_of(uint32_t thread)
@@ -92,7 +93,8 @@ static uint32_t first_due(void)
 	for (uint32_t i = 0; i < high; i++) {
 		uint64_t time = due_of(i);
 		if (time > due || time == SIM_NEVER ||
-		    (time == due && first != NONE && sim_timeline->threads[i].order >= sim_timeline->threads[first].order))
+		    (time == due && first != NONE &&
+		     sim_timeline->threads[i].order >= sim_timeline->threads[first].order))
 			continue;
 		first = i;
 		due = time;
@@ -104,8 +106,8 @@ static void advance(uint64_t time)
 {
 	uint64_t now = __atomic_load_n(&sim_timeline->now, __ATOMIC_RELAXED);
 
-	while (now < time && !__atomic_compare_exchange_n(&sim_timeline->now, &now, time, false, __ATOMIC_ACQ_REL,
-	                                                  __ATOMIC_RELAXED))
+	while (now < time &&
+	       !__atomic_compare_exchange_n(&sim_timeline->now, &now, time, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		;
 }
 
@@ -275,7 +277,8 @@ static uint64_t started_at(void)
 	text[length] = 0;
 	char *at = strrchr(text, ')');
 	if (at)
-		sscanf(at + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &start);
+		sscanf(at + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+		       &start);
 	return start;
 }
 
@@ -299,7 +302,8 @@ static bool find_process(void)
 	stat("/proc/self/ns/pid", &status);
 	for (uint32_t i = 0; i < SIM_MAX_PROCESSES; i++) {
 		const struct sim_timeline_process *known = &sim_timeline->processes[i];
-		if (known->pid == getpid() && known->namespace == status.st_ino && known->start == start && process_lives(i)) {
+		if (known->pid == getpid() && known->namespace == status.st_ino && known->start == start &&
+		    process_lives(i)) {
 			process = i;
 			return false;
 		}
@@ -310,7 +314,10 @@ static bool find_process(void)
 		bury(i);
 		process = i;
 		sim_timeline->processes[i] = (struct sim_timeline_process){
-			.namespace = status.st_ino, .start = start, .pid = getpid(), .rank = rank ? (uint32_t)atol(rank) : i,
+			.namespace = status.st_ino,
+			.start = start,
+			.pid = getpid(),
+			.rank = rank ? (uint32_t)atol(rank) : i,
 		};
 		return true;
 	}
@@ -368,7 +375,7 @@ static uint32_t claim_thread(void)
 		uint32_t expected = FREE;
 		struct sim_timeline_thread *thread = &sim_timeline->threads[i];
 		if (thread->state != FREE || !__atomic_compare_exchange_n(&thread->state, &expected, CLAIMED, false,
-		                                                          __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+									  __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 			continue;
 		thread->process = process;
 		thread->tid = 0;
@@ -377,8 +384,8 @@ static uint32_t claim_thread(void)
 		sim_timeline->key[i] = 0;
 		set_due(i, SIM_NEVER);
 		uint32_t high = sim_timeline->thread_high;
-		while (high <= i && !__atomic_compare_exchange_n(&sim_timeline->thread_high, &high, i + 1, false, __ATOMIC_SEQ_CST,
-		                                                 __ATOMIC_RELAXED))
+		while (high <= i && !__atomic_compare_exchange_n(&sim_timeline->thread_high, &high, i + 1, false,
+								 __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
 			;
 		return i;
 	}

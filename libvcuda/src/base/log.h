@@ -15,11 +15,11 @@ enum log_level { LOG_ERROR, LOG_WARNING, LOG_INFO, LOG_DEBUG };
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* For a message that every call would repeat: only the first call writes it. */
-#define log_once(level, ...)                                         \
-	do {                                                         \
-		static atomic_flag said = ATOMIC_FLAG_INIT;          \
-		if (!atomic_flag_test_and_set(&said))                \
-			log_line(level, __VA_ARGS__);                \
+#define log_once(level, ...) \
+	do { \
+		static atomic_flag said = ATOMIC_FLAG_INIT; \
+		if (!atomic_flag_test_and_set(&said)) \
+			log_line(level, __VA_ARGS__); \
 	} while (0)
 
 #endif

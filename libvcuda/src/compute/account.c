@@ -50,7 +50,8 @@ static void add_tokens(struct token_bucket *bucket, uint64_t gain, int64_t most_
 /* Returns up to how many tokens borrowed time adds any. What is under way counts among them. */
 static int64_t most_borrowed(const struct token_bucket *bucket, uint64_t now)
 {
-	uint64_t most = schedule_idle_rate(bucket) < WHOLE ? 2 * schedule_refill_threshold(bucket, now) : SLICE_BORROWED;
+	uint64_t most =
+		schedule_idle_rate(bucket) < WHOLE ? 2 * schedule_refill_threshold(bucket, now) : SLICE_BORROWED;
 
 	return (int64_t)most - (int64_t)token_bucket_in_flight(bucket);
 }
@@ -81,7 +82,8 @@ static bool leaves_to_holder(const struct token_bucket *bucket, uint64_t gain, u
 	uint64_t holder = LOAD(bucket->shared.time->holder);
 
 	return holder && holder != bucket->shared.slot + 1 && elapsed < HOLDER_ABSENT &&
-	       container_slice_has_neighbours(bucket) && LOAD(bucket->shared.time->level) + (int64_t)gain > (int64_t)most;
+	       container_slice_has_neighbours(bucket) &&
+	       LOAD(bucket->shared.time->level) + (int64_t)gain > (int64_t)most;
 }
 
 /* Adds the container's share of the time that has passed. Of several threads, the one that moves the stamp adds it. */

@@ -143,8 +143,7 @@ bool admission_try(struct token_bucket *bucket, uint64_t estimate, bool is_known
 		*again = bounds_min(*again, now + SLICE_LOOK_AGAIN);
 		return false;
 	}
-	if (!may_begin || !has_room(bucket, estimate, is_known, now, again) ||
-	    !process_slice_has(bucket, now, again)) {
+	if (!may_begin || !has_room(bucket, estimate, is_known, now, again) || !process_slice_has(bucket, now, again)) {
 		container_slice_unqueue(bucket);
 		return false;
 	}

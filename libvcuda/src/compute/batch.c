@@ -68,8 +68,12 @@ static void open_batch(struct compute_context *context, struct stream_slot *slot
 	CUevent start = batch ? card_clock_record(context, launch->stream) : NULL;
 	if (!start)
 		return;
-	*batch = (struct batch){.state = OPEN, .start = start, .slot = (uint32_t)(slot - context->slots),
-				.order = ++context->orders, .kind = launch->kind, .opened_at = now,
+	*batch = (struct batch){.state = OPEN,
+				.start = start,
+				.slot = (uint32_t)(slot - context->slots),
+				.order = ++context->orders,
+				.kind = launch->kind,
+				.opened_at = now,
 				.is_behind_wait = slot->waits};
 	slot->waits = false;
 	batch->was_idle = !context->under_way;
@@ -230,7 +234,8 @@ static void move_end(struct compute_context *context, struct batch *batch, CUstr
 	batch->is_mixed = true; /* other work may lie between */
 }
 
-static void note_success(struct compute_context *context, struct batch *batch, const struct launch *launch, uint64_t now)
+static void note_success(struct compute_context *context, struct batch *batch, const struct launch *launch,
+			 uint64_t now)
 {
 	if (launch->opened)
 		batch->launched_at = launch->may_wait ? batch->opened_at : now;
@@ -268,8 +273,7 @@ bool batch_joined(struct launch *launch, bool succeeded)
 	if (launch->batch < 0) {
 		/* There was no batch or event for it: the launch counts with its estimate. */
 		if (succeeded)
-			account_complete(launch->bucket, launch->estimate, launch->estimate, launch->estimate,
-					      now);
+			account_complete(launch->bucket, launch->estimate, launch->estimate, launch->estimate, now);
 		else
 			account_release(launch->bucket, launch->estimate);
 		return false;

@@ -33,10 +33,10 @@ struct launch {
 	struct guard_thread *thread;
 	uint64_t estimate;            /* ns */
 	int32_t batch;                /* its place in the context's batches; -1: in none */
-	uint64_t order;               /* the order of the batch that it joined, which no later batch at that place has */
-	bool opened;                  /* it is the first of its batch */
+	uint64_t order; /* the order of the batch that it joined, which no later batch at that place has */
+	bool opened; /* it is the first of its batch */
 	bool closes;
-	bool may_wait;                /* the call may return after the work is done */
+	bool may_wait; /* the call may return after the work is done */
 };
 
 /* Takes over what is now known of the kernel's time: it may have been measured while the launch waited. */

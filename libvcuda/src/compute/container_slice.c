@@ -137,7 +137,8 @@ static uint64_t waiting_place(const struct token_bucket *bucket, uint64_t now)
 {
 	uint64_t place = LOAD(container_slice.queued), host = schedule_host_time(now);
 
-	if (place && place != LOAD(container_slice.as_borrower) && place < host + LONGEST_PLACE && host < place + LONGEST_PLACE)
+	if (place && place != LOAD(container_slice.as_borrower) && place < host + LONGEST_PLACE &&
+	    host < place + LONGEST_PLACE)
 		return place;
 	return place_now(bucket, now);
 }
@@ -521,8 +522,7 @@ void container_slice_note_lapse(const struct token_bucket *bucket, uint64_t now)
 
 bool container_slice_is_leaving(const struct token_bucket *bucket)
 {
-	return container_slice_has_neighbours(bucket) &&
-	       (LOAD(bucket->is_throttled) || LOAD(container_slice.is_over));
+	return container_slice_has_neighbours(bucket) && (LOAD(bucket->is_throttled) || LOAD(container_slice.is_over));
 }
 
 bool container_slice_may_run(struct token_bucket *bucket, uint64_t now, uint64_t *again)

@@ -65,7 +65,7 @@ struct copy_kind copy_kind_any_list(const CUdeviceptr *to, const CUdeviceptr *fr
 
 /* An array lies on the card of the call's context. */
 static struct copy_kind of_types(CUmemorytype to_type, CUdeviceptr to, CUmemorytype from_type, CUdeviceptr from,
-			    uint64_t size)
+				 uint64_t size)
 {
 	bool stays = to_type != CU_MEMORYTYPE_HOST && from_type != CU_MEMORYTYPE_HOST;
 
@@ -106,7 +106,8 @@ struct copy_kind copy_kind_3d(const CUDA_MEMCPY3D *copy)
 
 struct copy_kind copy_kind_3d_peer(const CUDA_MEMCPY3D *copy)
 {
-	bool has_array = copy && (copy->dstMemoryType == CU_MEMORYTYPE_ARRAY || copy->srcMemoryType == CU_MEMORYTYPE_ARRAY);
+	bool has_array =
+		copy && (copy->dstMemoryType == CU_MEMORYTYPE_ARRAY || copy->srcMemoryType == CU_MEMORYTYPE_ARRAY);
 
 	if (has_array && copy->dstContext != copy->srcContext)
 		return copy_kind_bus(VOLUME(copy));
@@ -116,7 +117,8 @@ struct copy_kind copy_kind_3d_peer(const CUDA_MEMCPY3D *copy)
 static bool stays(const CUDA_MEMCPY3D_BATCH_OP *copy)
 {
 	const CUmemcpy3DOperand *to = &copy->dst, *from = &copy->src;
-	bool to_array = to->type == CU_MEMCPY_OPERAND_TYPE_ARRAY, from_array = from->type == CU_MEMCPY_OPERAND_TYPE_ARRAY;
+	bool to_array = to->type == CU_MEMCPY_OPERAND_TYPE_ARRAY,
+	     from_array = from->type == CU_MEMCPY_OPERAND_TYPE_ARRAY;
 
 	return (to_array || is_device(to->pointer)) && (from_array || is_device(from->pointer)) &&
 	       (to_array || from_array || on_one_card(to->pointer, from->pointer));
@@ -127,6 +129,7 @@ struct copy_kind copy_kind_operands(const CUDA_MEMCPY3D_BATCH_OP *list, size_t c
 	struct copy_kind sum = {0, 0};
 
 	for (size_t i = 0; list && i < count; i++)
-		*(stays(&list[i]) ? &sum.within : &sum.outside) += (uint64_t)list[i].width * list[i].height * list[i].depth;
+		*(stays(&list[i]) ? &sum.within : &sum.outside) +=
+			(uint64_t)list[i].width * list[i].height * list[i].depth;
 	return sum;
 }

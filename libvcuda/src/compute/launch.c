@@ -77,7 +77,7 @@ bool compute_launch_is_limited(void)
 }
 
 void compute_launch_begin(struct compute_launch *call, const void *function, uint64_t blocks, CUstream stream,
-		 enum stream_meaning meaning)
+			  enum stream_meaning meaning)
 {
 	struct launch *launch = &call->launch;
 

@@ -28,7 +28,7 @@ bool compute_launch_is_limited(void);
 
 /* Begins a launch, and may wait. `function` and `blocks` identify it: a function and its grid, or a graph. */
 void compute_launch_begin(struct compute_launch *call, const void *function, uint64_t blocks, CUstream stream,
-		 enum stream_meaning meaning);
+			  enum stream_meaning meaning);
 
 static inline uint64_t compute_launch_blocks(uint64_t x, uint64_t y, uint64_t z)
 {

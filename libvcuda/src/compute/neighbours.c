@@ -186,8 +186,8 @@ static void forgo(struct token_bucket *bucket, uint64_t now)
 	int64_t *word = &bucket->shared.time->level;
 	int64_t tokens = LOAD(*word), quota = (int64_t)schedule_quota(bucket, now);
 
-	while (tokens > quota && !__atomic_compare_exchange_n(word, &tokens, quota, false, __ATOMIC_ACQ_REL,
-							      __ATOMIC_RELAXED))
+	while (tokens > quota &&
+	       !__atomic_compare_exchange_n(word, &tokens, quota, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		;
 }
 

@@ -55,7 +55,8 @@ static uint64_t leased = UINT64_MAX; /* this process's lease, in the leases of e
 static struct ignored works, places; /* locks of containers at work, and in the queue */
 static bool has_seen_range;
 static uint32_t is_refused; /* the kernel or a sandbox has no such locks for this process */
-static uint32_t may_appear = 1; /* the file was not looked for, or another container's lease kept it from being opened */
+static uint32_t may_appear =
+	1; /* the file was not looked for, or another container's lease kept it from being opened */
 static uint64_t next_look;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -119,7 +120,8 @@ static void map_word(void)
 		return;
 	void *address = mmap(NULL, sizeof(*word), PROT_READ, MAP_SHARED, other, 0);
 	if (address != MAP_FAILED)
-		__atomic_store_n(&word, address, __ATOMIC_RELEASE); /* the rest is set: threads use it without the lock */
+		__atomic_store_n(&word, address,
+				 __ATOMIC_RELEASE); /* the rest is set: threads use it without the lock */
 	close(other);
 }
 
@@ -152,8 +154,10 @@ static void note_error(int error)
 		return;
 	__atomic_store_n(&is_refused, 1, __ATOMIC_RELAXED);
 	usage_locks_refused();
-	log_once(LOG_WARNING, "fcntl F_OFD_SETLK on %s: %s (a seccomp profile or a sandbox); this container does not take "
-		 "turns with others, its own account holds it to its core share", VGPU_PRESENCE_PATH, strerror(error));
+	log_once(LOG_WARNING,
+		 "fcntl F_OFD_SETLK on %s: %s (a seccomp profile or a sandbox); this container does not take "
+		 "turns with others, its own account holds it to its core share",
+		 VGPU_PRESENCE_PATH, strerror(error));
 }
 
 static bool ofd_lock(int command, short type, uint64_t from, uint64_t *length, uint64_t *where)
@@ -222,8 +226,10 @@ static void look(void)
 	__atomic_store_n(&may_appear, 0, __ATOMIC_RELAXED);
 	find_files();
 	if (__atomic_load_n(&may_appear, __ATOMIC_RELAXED))
-		log_once(LOG_WARNING, "%s: another container has a lease on it; until that ends, containers of this card "
-			 "do not take turns with this one", VGPU_PRESENCE_PATH);
+		log_once(LOG_WARNING,
+			 "%s: another container has a lease on it; until that ends, containers of this card "
+			 "do not take turns with this one",
+			 VGPU_PRESENCE_PATH);
 }
 
 bool presence_is_available(void)
@@ -422,7 +428,8 @@ static bool find_lease(uint64_t all, uint64_t from, uint64_t to, uint64_t *where
 
 enum presence_lease presence_lease_of(uint64_t where, uint64_t now)
 {
-	uint64_t all = 0, from = (now - LEASE_GRACE) / PRESENCE_PLACE, to = (now + PRESENCE_LEASE_MOST) / PRESENCE_PLACE, found;
+	uint64_t all = 0, from = (now - LEASE_GRACE) / PRESENCE_PLACE,
+		 to = (now + PRESENCE_LEASE_MOST) / PRESENCE_PLACE, found;
 	uint64_t length = LEASE_TIME_MASK + 1;
 
 	for (unsigned int i = 0; i < card_count; i++)
@@ -472,7 +479,8 @@ static uint32_t bit_of(uint64_t byte)
 static void note_refused_waits(void)
 {
 	usage_waits_refused();
-	log_once(LOG_WARNING, "futex FUTEX_WAIT_BITSET is refused (a seccomp profile or a sandbox); this container looks twice in "
+	log_once(LOG_WARNING,
+		 "futex FUTEX_WAIT_BITSET is refused (a seccomp profile or a sandbox); this container looks twice in "
 		 "a millisecond whether it is next");
 }
 

@@ -68,7 +68,8 @@ uint64_t schedule_rate(const struct token_bucket *bucket, uint64_t now)
 {
 	if (is_lent(bucket, now))
 		return bounds_max(LOAD(bucket->share),
-				  bounds_min(LOAD(bucket->schedule.lent_rate), LOAD(bucket->ceiling))) * PERCENT;
+				  bounds_min(LOAD(bucket->schedule.lent_rate), LOAD(bucket->ceiling))) *
+		       PERCENT;
 	return schedule_own_rate(bucket);
 }
 

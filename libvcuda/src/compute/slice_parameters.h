@@ -16,7 +16,8 @@
 #define SLICE_CHANGE_LEAST (20 * NS_PER_US)
 #define SLICE_CHANGE_MOST (400 * NS_PER_US)
 #define SLICE_WORTH(change) ((change) * 8 / 5)
-#define SLICE_LONGEST_PAUSE SLICE_WORTH(4 * SLICE_CHANGE) /* in the mean of the latest pauses: a long one is soon forgotten */
+#define SLICE_LONGEST_PAUSE \
+	SLICE_WORTH(4 * SLICE_CHANGE) /* in the mean of the latest pauses: a long one is soon forgotten */
 
 /*
  * These four add up to what a request waits beside its neighbours' longest kernel: at most 1.8 ms, for a bound of 2 ms.

@@ -44,10 +44,10 @@ struct token_bucket {
 	uint64_t paused_at;    /* when the program last launched after a pause; 0: never yet */
 	uint64_t mean_pause;   /* ns between the end of all work and the next launch, a moving mean */
 	/* compute/process_slice.c */
-	uint64_t free_seen;    /* since when the slice is free while another process has waited longer; 0: it is not */
+	uint64_t free_seen; /* since when the slice is free while another process has waited longer; 0: it is not */
 	/* compute/container_slice.c */
 	uint64_t borrows_from; /* since when nobody else has wanted the card, for a soft share; 0: somebody does */
-	uint64_t line_seen;    /* when it was last looked at who wants the card */
+	uint64_t line_seen; /* when it was last looked at who wants the card */
 	uint32_t has_new_slice; /* a time slice, also of this process, has begun and nothing was measured since */
 	/* compute/change_cost.c: ns between a launch and the work's end, less the work's own time; 0: not measured */
 	uint64_t late_after_change;

@@ -86,7 +86,8 @@ void clock_wait_bits(uint32_t *word, uint32_t seen, uint32_t bits, uint64_t unti
 
 	if (clock)
 		clock->wait(word, seen, until);
-	else if (syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, until == UINT64_MAX ? NULL : &time, NULL, bits) != 0 &&
+	else if (syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, until == UINT64_MAX ? NULL : &time, NULL, bits) !=
+			 0 &&
 		 errno != EAGAIN && errno != EINTR && errno != ETIMEDOUT)
 		wait_without_futex(until); /* unlike FUTEX_WAIT it takes an absolute time, of CLOCK_MONOTONIC */
 }

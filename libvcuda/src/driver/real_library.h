@@ -17,10 +17,10 @@ void *real_library_symbol(const char *name);
 /* Finds the function at its first call and keeps it in *member: a process pays only for the functions that it uses. */
 void *real_library_find(void *member, const char *name);
 
-#define REAL_ADDRESS(symbol)                                                                    \
-	({                                                                                      \
+#define REAL_ADDRESS(symbol) \
+	({ \
 		void *address_ = (void *)__atomic_load_n(&REAL_TABLE.symbol, __ATOMIC_RELAXED); \
-		address_ ? address_ : real_library_find(&REAL_TABLE.symbol, #symbol);           \
+		address_ ? address_ : real_library_find(&REAL_TABLE.symbol, #symbol); \
 	})
 
 /* Calls the real function. If this driver lacks it, the result is the API's error for that. */

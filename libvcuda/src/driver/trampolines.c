@@ -75,16 +75,15 @@ __asm__(".text\n"
 	"	.cfi_endproc\n"
 	".size trampolines_resolver, . - trampolines_resolver\n");
 
-#define JUMP(name, index)                                          \
-	".globl " name "\n"                                        \
-	".type " name ", @function\n"                              \
-	name ":\n"                                                 \
+#define JUMP(name, index) \
+	".globl " name "\n" \
+	".type " name ", @function\n" name ":\n" \
 	"	mov trampolines_targets + 8 * (" index ")(%rip), %r11\n" \
-	"	test %r11, %r11\n"                                \
-	"	je 1f\n"                                          \
-	"	jmp *%r11\n"                                      \
-	"1:	mov $" index ", %r11d\n"                          \
-	"	jmp trampolines_resolver\n"                             \
+	"	test %r11, %r11\n" \
+	"	je 1f\n" \
+	"	jmp *%r11\n" \
+	"1:	mov $" index ", %r11d\n" \
+	"	jmp trampolines_resolver\n" \
 	".size " name ", . - " name "\n"
 
 #elif defined(__aarch64__)
@@ -114,16 +113,15 @@ __asm__(".text\n"
 	"	.cfi_endproc\n"
 	".size trampolines_resolver, . - trampolines_resolver\n");
 
-#define JUMP(name, index)                                          \
-	".globl " name "\n"                                        \
-	".type " name ", %function\n"                              \
-	name ":\n"                                                 \
-	"	adrp x16, trampolines_targets + 8 * (" index ")\n"       \
+#define JUMP(name, index) \
+	".globl " name "\n" \
+	".type " name ", %function\n" name ":\n" \
+	"	adrp x16, trampolines_targets + 8 * (" index ")\n" \
 	"	ldr x16, [x16, #:lo12:trampolines_targets + 8 * (" index ")]\n" \
-	"	cbz x16, 1f\n"                                     \
-	"	br x16\n"                                          \
-	"1:	mov x17, #" index "\n"                             \
-	"	b trampolines_resolver\n"                                \
+	"	cbz x16, 1f\n" \
+	"	br x16\n" \
+	"1:	mov x17, #" index "\n" \
+	"	b trampolines_resolver\n" \
 	".size " name ", . - " name "\n"
 
 #else

@@ -30,12 +30,12 @@ static CUresult end_array(struct charge *charge, CUresult result, void *const *h
 #define DEEP(of) FLAT(of), .depth = (of)->depth, .flags = (of)->flags
 
 /* The body of a wrapper. The last argument is what `descriptor` says, as members of the widest descriptor. */
-#define CREATE(handle, descriptor, levels, call, ...)                                           \
-	CUDA_ARRAY3D_DESCRIPTOR wide = {0};                                                     \
-	struct charge charge;                                                                   \
-	if (descriptor)                                                                         \
-		wide = (CUDA_ARRAY3D_DESCRIPTOR){__VA_ARGS__};                                  \
-	CUresult result = begin_array(&charge, &wide, levels);                                  \
+#define CREATE(handle, descriptor, levels, call, ...) \
+	CUDA_ARRAY3D_DESCRIPTOR wide = {0}; \
+	struct charge charge; \
+	if (descriptor) \
+		wide = (CUDA_ARRAY3D_DESCRIPTOR){__VA_ARGS__}; \
+	CUresult result = begin_array(&charge, &wide, levels); \
 	return result == CUDA_SUCCESS ? end_array(&charge, call, (void **)(handle)) : result
 
 EXPORT CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor)

@@ -58,13 +58,14 @@ static CUresult after_create(CUresult result, CUdevice device, const struct cont
 	return result;
 }
 
-#define CREATE(destroy, function, context, ...)                                                              \
-	struct context_booking booking;                                                                      \
-	bool is_locked = context_lock_take(device);                                                          \
-	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                          \
-	if (before_create(device, &booking))                                                                 \
-		result = after_create(GUARDED(REAL(function, context, __VA_ARGS__)), device, &booking, destroy, context); \
-	context_lock_drop(is_locked);                                                                        \
+#define CREATE(destroy, function, context, ...) \
+	struct context_booking booking; \
+	bool is_locked = context_lock_take(device); \
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY; \
+	if (before_create(device, &booking)) \
+		result = after_create(GUARDED(REAL(function, context, __VA_ARGS__)), device, &booking, destroy, \
+				      context); \
+	context_lock_drop(is_locked); \
 	return result
 
 EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
@@ -97,7 +98,8 @@ EXPORT CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevic
 	CREATE(destroy_context, cuGLCtxCreate_v2, context, flags, device);
 }
 
-EXPORT CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdpau, void *functions)
+EXPORT CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdpau,
+				 void *functions)
 {
 	CREATE(destroy_context, cuVDPAUCtxCreate, context, flags, device, vdpau, functions);
 }
@@ -212,9 +214,10 @@ static CUdevice device_of(CUcontext context)
 EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
 	CUcontext context = NULL;
-	CUdevice device = limits_state() == LIMITS_PRESENT && GUARDED(REAL(cuCtxFromGreenCtx, &context, green)) == CUDA_SUCCESS
-				  ? device_of(context)
-				  : NO_DEVICE;
+	CUdevice device =
+		limits_state() == LIMITS_PRESENT && GUARDED(REAL(cuCtxFromGreenCtx, &context, green)) == CUDA_SUCCESS
+			? device_of(context)
+			: NO_DEVICE;
 	bool is_locked = context_lock_take(device);
 	CUresult result = GUARDED(REAL(cuGreenCtxDestroy, green));
 
@@ -226,11 +229,11 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	return result;
 }
 
-#define DESTROY(function, context)                                                                    \
-	struct destruction call = {.device = device_of(context)};                                    \
-	call.is_locked = context_lock_take(call.device);                                              \
-	before_destroy(&call, context);                                                               \
-	CUresult result = GUARDED(REAL(function, context));                                           \
+#define DESTROY(function, context) \
+	struct destruction call = {.device = device_of(context)}; \
+	call.is_locked = context_lock_take(call.device); \
+	before_destroy(&call, context); \
+	CUresult result = GUARDED(REAL(function, context)); \
 	return after_destroy(&call, result == CUDA_SUCCESS, result)
 
 EXPORT CUresult cuCtxDestroy(CUcontext context)
@@ -256,11 +259,11 @@ static CUcontext primary_context(CUdevice device)
 }
 
 /* Only releasing the last reference destroys the context. */
-#define RELEASE(function, device)                                                                     \
-	struct destruction call = {.device = device};                                                \
-	call.is_locked = context_lock_take(device);                                                   \
-	before_destroy(&call, primary_context(device));                                               \
-	CUresult result = GUARDED(REAL(function, device));                                            \
+#define RELEASE(function, device) \
+	struct destruction call = {.device = device}; \
+	call.is_locked = context_lock_take(device); \
+	before_destroy(&call, primary_context(device)); \
+	CUresult result = GUARDED(REAL(function, device)); \
 	return after_destroy(&call, result == CUDA_SUCCESS && !primary_active(device), result)
 
 EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
@@ -334,7 +337,8 @@ EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *opt
 				  int *library_options, void **library_values, unsigned int library_count)
 {
 	return follow_up(GUARDED(REAL(cuLibraryLoadData, library, code, options, values, count, library_options,
-					library_values, library_count)), context_overhead_changed);
+				      library_values, library_count)),
+			 context_overhead_changed);
 }
 
 EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *file, int *options, void **values,
@@ -342,7 +346,8 @@ EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *file, int 
 				      unsigned int library_count)
 {
 	return follow_up(GUARDED(REAL(cuLibraryLoadFromFile, library, file, options, values, count, library_options,
-					library_values, library_count)), context_overhead_changed);
+				      library_values, library_count)),
+			 context_overhead_changed);
 }
 
 EXPORT CUresult cuLibraryUnload(CUlibrary library)

@@ -19,7 +19,7 @@ struct call {
 static const struct copy_kind unknown;
 
 static void begin_copy(struct call *call, const void *symbol, struct copy_kind copy, bool waits, CUstream stream,
-		  enum stream_meaning meaning)
+		       enum stream_meaning meaning)
 {
 	bool interrupts = copy.outside && compute_launch_interrupt(stream, meaning, false);
 
@@ -37,13 +37,13 @@ static CUresult end_copy(struct call *call, CUstream stream, enum stream_meaning
 	return compute_launch_end(&call->launch, result);
 }
 
-#define COPY(symbol, copy, waits, stream, meaning, parameters, ...)                                            \
-	EXPORT CUresult symbol parameters                                                                      \
-	{                                                                                                      \
-		struct call call;                                                                              \
-		begin_copy(&call, (const void *)symbol, compute_launch_is_limited() ? (copy) : unknown, waits, \
-			   stream, meaning);                                                                   \
-		return end_copy(&call, stream, meaning, REAL(symbol, __VA_ARGS__));                            \
+#define COPY(symbol, copy, waits, stream, meaning, parameters, ...) \
+	EXPORT CUresult symbol parameters \
+	{ \
+		struct call call; \
+		begin_copy(&call, (const void *)symbol, compute_launch_is_limited() ? (copy) : unknown, waits, stream, \
+			   meaning); \
+		return end_copy(&call, stream, meaning, REAL(symbol, __VA_ARGS__)); \
 	}
 
 #define SYNC(symbol, copy, parameters, ...) COPY(symbol, copy, true, NULL, STREAM_LEGACY, parameters, __VA_ARGS__)
@@ -169,8 +169,9 @@ ASYNC_PTSZ(cuMemcpy3DPeerAsync_ptsz, copy_kind_3d_peer(copy), (const CUDA_MEMCPY
 
 /* ---- many copies at once: one launch if some of them stay on the card ---- */
 
-#define LISTS CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes, size_t *indices, \
-	      size_t attribute_count
+#define LISTS \
+	CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes, size_t *indices, \
+		size_t attribute_count
 #define LISTED to, from, sizes, count, attributes, indices, attribute_count
 #define BOXES size_t count, CUDA_MEMCPY3D_BATCH_OP *list
 #define FLAGS unsigned long long flags
@@ -194,6 +195,6 @@ ASYNC_PTSZ(cuMemcpyWithAttributesAsync_ptsz, copy_kind_any(to, from, size),
 	   (CUdeviceptr to, CUdeviceptr from, size_t size, void *attributes, CUstream stream), to, from, size,
 	   attributes)
 ASYNC(cuMemcpy3DWithAttributesAsync, copy_kind_operands(copy, 1),
-      (CUDA_MEMCPY3D_BATCH_OP *copy, FLAGS, CUstream stream), copy, flags)
+      (CUDA_MEMCPY3D_BATCH_OP * copy, FLAGS, CUstream stream), copy, flags)
 ASYNC_PTSZ(cuMemcpy3DWithAttributesAsync_ptsz, copy_kind_operands(copy, 1),
-	   (CUDA_MEMCPY3D_BATCH_OP *copy, FLAGS, CUstream stream), copy, flags)
+	   (CUDA_MEMCPY3D_BATCH_OP * copy, FLAGS, CUstream stream), copy, flags)

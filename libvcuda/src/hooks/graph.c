@@ -238,7 +238,10 @@ static void keep(CUgraphExec exec, const struct demand *demand, bool frees_itsel
 	for (unsigned int i = 0; i < kept->count && !frees_itself; i++)
 		kept->on[i].left = 0;
 	*entry = (struct allocation){
-		.kind = GRAPH_EXEC, .key = (uintptr_t)exec, .target = (uintptr_t)kept, .card = USAGE_NO_CARD,
+		.kind = GRAPH_EXEC,
+		.key = (uintptr_t)exec,
+		.target = (uintptr_t)kept,
+		.card = USAGE_NO_CARD,
 	};
 	pools_graph_gone(exec); /* an earlier graph at this address, which was destroyed with its context */
 	forget(allocations_put(entry));
@@ -254,10 +257,11 @@ static CUresult end_instantiate(struct graph_call *call, CUresult result, const 
 	return result;
 }
 
-#define INSTANTIATE(function, flags, exec, graph, ...)                                                \
-	struct graph_call call;                                                                       \
-	CUresult result = begin_instantiate(&call, graph);                                            \
-	return result == CUDA_SUCCESS ? end_instantiate(&call, REAL(function, exec, graph, __VA_ARGS__), exec, flags) : result
+#define INSTANTIATE(function, flags, exec, graph, ...) \
+	struct graph_call call; \
+	CUresult result = begin_instantiate(&call, graph); \
+	return result == CUDA_SUCCESS ? end_instantiate(&call, REAL(function, exec, graph, __VA_ARGS__), exec, flags) \
+				      : result
 
 /* The flags are the first member of the structure. */
 static uint64_t flags_in(const void *params)
@@ -292,8 +296,9 @@ EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph gra
 
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
-	struct allocation *entry =
-		atomic_load(&execs) && limits_state() == LIMITS_PRESENT ? allocations_take(GRAPH_EXEC, (uintptr_t)exec) : NULL;
+	struct allocation *entry = atomic_load(&execs) && limits_state() == LIMITS_PRESENT
+					   ? allocations_take(GRAPH_EXEC, (uintptr_t)exec)
+					   : NULL;
 	CUresult result = GUARDED(REAL(cuGraphExecDestroy, exec));
 
 	if (entry) {
@@ -342,11 +347,11 @@ static CUresult end_launch(struct graph_call *call, CUstream stream, CUresult re
 }
 
 /* `marked` is the handle by which the driver's unsuffixed functions refer to the stream. */
-#define LAUNCH(function, exec, stream, marked, within)                                                \
-	struct graph_call call;                                                                       \
-	if (!has_memory(exec, marked, &call, within))                                                 \
-		return REAL(function, exec, stream);                                                  \
-	CUresult result = begin_graph(&call, exec, marked);                                                       \
+#define LAUNCH(function, exec, stream, marked, within) \
+	struct graph_call call; \
+	if (!has_memory(exec, marked, &call, within)) \
+		return REAL(function, exec, stream); \
+	CUresult result = begin_graph(&call, exec, marked); \
 	return result == CUDA_SUCCESS ? end_launch(&call, marked, REAL(function, exec, stream)) : result
 
 #define OWN(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)

@@ -11,8 +11,8 @@
 
 enum { MOST_DEVICES = 64 };
 
-#define LAUNCH(function, blocks, stream, meaning, ...)                  \
-	struct compute_launch call;                                     \
+#define LAUNCH(function, blocks, stream, meaning, ...) \
+	struct compute_launch call; \
 	compute_launch_begin(&call, function, blocks, stream, meaning); \
 	return compute_launch_end(&call, REAL(__VA_ARGS__))
 
@@ -54,8 +54,7 @@ EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f
 
 EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
 					  unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-					  unsigned int block_z, unsigned int shared, CUstream stream,
-					  void **parameters)
+					  unsigned int block_z, unsigned int shared, CUstream stream, void **parameters)
 {
 	LAUNCH(function, compute_launch_blocks(grid_x, grid_y, grid_z), stream, STREAM_LEGACY,
 	       cuLaunchCooperativeKernel, function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream,
@@ -130,9 +129,9 @@ static CUresult begun(CUresult result)
  * Ends the stream's batch before the capture begins: an event recorded later would belong to the graph. Counts the
  * capture before it begins, since another stream may join it at once.
  */
-#define BEGIN_IN(meaning, function, stream, ...)    \
-	compute_launch_forget_stream(stream, meaning);              \
-	stream_capture_change(1);                         \
+#define BEGIN_IN(meaning, function, stream, ...) \
+	compute_launch_forget_stream(stream, meaning); \
+	stream_capture_change(1); \
 	return begun(REAL(function, stream, ##__VA_ARGS__))
 #define BEGIN(...) BEGIN_IN(STREAM_LEGACY, __VA_ARGS__)
 #define BEGIN_PTSZ(...) BEGIN_IN(STREAM_PER_THREAD, __VA_ARGS__)

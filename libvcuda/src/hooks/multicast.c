@@ -30,7 +30,10 @@ EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const vo
 
 	if (entry) {
 		*entry = (struct allocation){
-			.kind = ALLOCATED_HANDLE, .key = *handle, .device = NO_DEVICE, .card = USAGE_NO_CARD,
+			.kind = ALLOCATED_HANDLE,
+			.key = *handle,
+			.device = NO_DEVICE,
+			.card = USAGE_NO_CARD,
 		};
 		free(allocations_put(entry));
 	}
@@ -48,12 +51,12 @@ static CUmemGenericAllocationHandle handle_behind(CUdeviceptr pointer)
 }
 
 /* Adds the reference before the driver binds the memory, since another thread may release the handle meanwhile. */
-#define BIND(binder_kind, binder_key, offset, memory, size, function, ...)                             \
-	bool room = true, is_locked = books() && physical_lock_shared();                               \
-	struct binding *binding = books() ? physical_begin_binding(memory, &room) : NULL;             \
-	CUresult result = room ? GUARDED(REAL(function, __VA_ARGS__)) : CUDA_ERROR_OUT_OF_MEMORY;      \
+#define BIND(binder_kind, binder_key, offset, memory, size, function, ...) \
+	bool room = true, is_locked = books() && physical_lock_shared(); \
+	struct binding *binding = books() ? physical_begin_binding(memory, &room) : NULL; \
+	CUresult result = room ? GUARDED(REAL(function, __VA_ARGS__)) : CUDA_ERROR_OUT_OF_MEMORY; \
 	result = physical_end_binding(binding, result, physical_binder(binder_kind, binder_key), offset, size); \
-	physical_unlock(is_locked);                                                                    \
+	physical_unlock(is_locked); \
 	return result
 
 EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset,
@@ -86,12 +89,12 @@ EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUde
 	     offset, pointer, size, flags);
 }
 
-#define UNBIND(binder_kind, binder_key, device, offset, size, function)                                \
-	const struct binder from = physical_binder(binder_kind, binder_key);                           \
-	uint64_t before = physical_next_binding();                                                     \
-	CUresult result = GUARDED(REAL(function, binder_key, device, offset, size));                   \
-	if (result == CUDA_SUCCESS && books())                                                         \
-		physical_unbind(from, device, offset, size, before);                                   \
+#define UNBIND(binder_kind, binder_key, device, offset, size, function) \
+	const struct binder from = physical_binder(binder_kind, binder_key); \
+	uint64_t before = physical_next_binding(); \
+	CUresult result = GUARDED(REAL(function, binder_key, device, offset, size)); \
+	if (result == CUDA_SUCCESS && books()) \
+		physical_unbind(from, device, offset, size, before); \
 	return result
 
 EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t size)

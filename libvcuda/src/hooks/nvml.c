@@ -48,7 +48,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m
 	if (!nvml_device_guard_enter())
 		return REAL(nvmlDeviceGetMemoryInfo, device, memory);
 	nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo, device, memory);
-	enum sight sight = result == NVML_SUCCESS ? container_share(device, memory->total, memory->free, &share) : WHOLE_CARD;
+	enum sight sight =
+		result == NVML_SUCCESS ? container_share(device, memory->total, memory->free, &share) : WHOLE_CARD;
 	nvml_device_guard_leave();
 	if (sight == SHARE) {
 		memory->total = share.total;
@@ -65,7 +66,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
 	if (!nvml_device_guard_enter())
 		return REAL(nvmlDeviceGetMemoryInfo_v2, device, memory);
 	nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo_v2, device, memory);
-	enum sight sight = result == NVML_SUCCESS ? container_share(device, memory->total, memory->free, &share) : WHOLE_CARD;
+	enum sight sight =
+		result == NVML_SUCCESS ? container_share(device, memory->total, memory->free, &share) : WHOLE_CARD;
 	nvml_device_guard_leave();
 	if (sight == SHARE) {
 		memory->total = share.total;

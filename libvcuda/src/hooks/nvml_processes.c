@@ -45,7 +45,8 @@ static nvmlReturn_t ask_driver(nvmlDevice_t device, struct figures *figures, boo
 	figures->count = count;
 	for (unsigned int i = 0; i < count; i++)
 		figures->list[i] = (struct nvml_figure){
-			list[i].pid, list[i].usedGpuMemory == NVML_VALUE_NOT_AVAILABLE ? 0 : list[i].usedGpuMemory,
+			list[i].pid,
+			list[i].usedGpuMemory == NVML_VALUE_NOT_AVAILABLE ? 0 : list[i].usedGpuMemory,
 		};
 	*ours = nvml_figures_are_ours(figures->list, figures->count);
 	return result;
@@ -155,28 +156,28 @@ static nvmlReturn_t list_v2(struct listing *listing, unsigned int *count, nvmlPr
 }
 
 /* The driver's own error, if it has one for this list: the card is lost, or the caller may not see processes. */
-#define DRIVERS_ERROR(function, device)                                                              \
-	({                                                                                           \
-		unsigned int none = 0;                                                               \
-		nvmlReturn_t answered = REAL(function, device, &none, NULL);                         \
-		answered == NVML_ERROR_INSUFFICIENT_SIZE ? NVML_SUCCESS : answered;                  \
+#define DRIVERS_ERROR(function, device) \
+	({ \
+		unsigned int none = 0; \
+		nvmlReturn_t answered = REAL(function, device, &none, NULL); \
+		answered == NVML_ERROR_INSUFFICIENT_SIZE ? NVML_SUCCESS : answered; \
 	})
 
-#define LIST(function, fill, type, compute)                                                          \
-	EXPORT nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, type *list)           \
-	{                                                                                            \
-		nvmlReturn_t result;                                                                 \
-		if (!REAL_HAS(function))                                                          \
-			return NVML_ERROR_FUNCTION_NOT_FOUND;                                        \
-		struct listing *listing = share_listing(device, count, compute, &result);            \
-		if (listing) {                                                                       \
-			result = DRIVERS_ERROR(function, device);                                    \
-			if (result == NVML_SUCCESS)                                                  \
-				return fill(listing, count, list);                                   \
-			free(listing);                                                               \
-			return result;                                                               \
-		}                                                                                    \
-		return result == NVML_SUCCESS ? REAL(function, device, count, list) : result;        \
+#define LIST(function, fill, type, compute) \
+	EXPORT nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, type *list) \
+	{ \
+		nvmlReturn_t result; \
+		if (!REAL_HAS(function)) \
+			return NVML_ERROR_FUNCTION_NOT_FOUND; \
+		struct listing *listing = share_listing(device, count, compute, &result); \
+		if (listing) { \
+			result = DRIVERS_ERROR(function, device); \
+			if (result == NVML_SUCCESS) \
+				return fill(listing, count, list); \
+			free(listing); \
+			return result; \
+		} \
+		return result == NVML_SUCCESS ? REAL(function, device, count, list) : result; \
 	}
 
 LIST(nvmlDeviceGetComputeRunningProcesses, list_v1, nvmlProcessInfo_v1_t, true)
@@ -248,7 +249,8 @@ static nvmlUtilization_t sum_newest(const struct samples *samples)
 		const nvmlProcessUtilizationSample_t *sample = &samples->list[i];
 		bool newest = sample->smUtil <= 100 && sample->memUtil <= 100;
 		for (unsigned int j = 0; newest && j < samples->count; j++)
-			newest = samples->list[j].pid != sample->pid || samples->list[j].timeStamp < sample->timeStamp ||
+			newest = samples->list[j].pid != sample->pid ||
+				 samples->list[j].timeStamp < sample->timeStamp ||
 				 (samples->list[j].timeStamp == sample->timeStamp && j >= i);
 		if (newest) {
 			sum.gpu += sample->smUtil;

@@ -85,7 +85,8 @@ static bool may_fall_back(CUdevice device, CUstream stream)
 	if (device == NO_DEVICE || !device_limits_of(device, &card) || !card.oversubscribe)
 		return false;
 	CUresult result = REAL(cuStreamIsCapturing, stream, &status);
-	return (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_SUPPORTED) && status == CU_STREAM_CAPTURE_STATUS_NONE;
+	return (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_SUPPORTED) &&
+	       status == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 /* The managed-memory fallback for a full card: ends the call's booking and, if possible, allocates managed memory. */
@@ -114,7 +115,8 @@ static struct pool *pool_of_pointer(CUdeviceptr pointer, struct pool *expected)
 	CUmemoryPool handle = NULL;
 	CUdevice device;
 
-	if (REAL(cuPointerGetAttribute, &handle, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer) != CUDA_SUCCESS || !handle ||
+	if (REAL(cuPointerGetAttribute, &handle, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer) != CUDA_SUCCESS ||
+	    !handle ||
 	    REAL(cuPointerGetAttribute, &device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer) != CUDA_SUCCESS)
 		return expected;
 	return pools_of_handle(handle, device);
@@ -263,11 +265,11 @@ static CUresult synchronized(CUresult result)
 }
 
 /* The accounting of the card's time needs to know which work has ended. */
-#define SYNCHRONIZE(stream, meaning, ...)                      \
-	bool noted = compute_launch_waiting(stream, meaning);            \
-	CUresult result = synchronized(REAL(__VA_ARGS__));     \
-	if (noted)                                              \
-		compute_launch_waited(stream, meaning);                 \
+#define SYNCHRONIZE(stream, meaning, ...) \
+	bool noted = compute_launch_waiting(stream, meaning); \
+	CUresult result = synchronized(REAL(__VA_ARGS__)); \
+	if (noted) \
+		compute_launch_waited(stream, meaning); \
 	return result
 
 EXPORT CUresult cuStreamSynchronize(CUstream stream)

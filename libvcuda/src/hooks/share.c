@@ -36,7 +36,12 @@ static CUresult keep_import(enum allocation_kind kind, uint64_t key, CUcontext c
 		return CUDA_SUCCESS;
 	}
 	*entry = (struct allocation){
-		.kind = kind, .key = key, .context = context, .device = NO_DEVICE, .card = USAGE_NO_CARD, .shares = share,
+		.kind = kind,
+		.key = key,
+		.context = context,
+		.device = NO_DEVICE,
+		.card = USAGE_NO_CARD,
+		.shares = share,
 	};
 	(void)charge_give_back(entry, CUDA_ERROR_UNKNOWN); /* nothing was freed, so it stays */
 	return CUDA_SUCCESS;
@@ -158,11 +163,11 @@ static CUresult count_opened(CUresult result, const CUdeviceptr *pointer, struct
 	return result;
 }
 
-#define OPENED(pointer, bytes, close_memory, function, ...)                                                         \
-	struct share_hold *share = share_of(bytes);                                                                 \
-	bool is_locked = is_counted() && physical_lock_alone();                                                     \
-	CUresult result = count_opened(GUARDED(REAL(function, __VA_ARGS__)), pointer, share, close_memory);         \
-	physical_unlock(is_locked);                                                                                 \
+#define OPENED(pointer, bytes, close_memory, function, ...) \
+	struct share_hold *share = share_of(bytes); \
+	bool is_locked = is_counted() && physical_lock_alone(); \
+	CUresult result = count_opened(GUARDED(REAL(function, __VA_ARGS__)), pointer, share, close_memory); \
+	physical_unlock(is_locked); \
 	return result
 
 static struct share_hold *share_of(const void *bytes)
@@ -192,7 +197,8 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 	if (counts)
 		calls_begin();
 	bool is_locked = counts && physical_lock_shared();
-	struct allocation *last = counts ? allocations_dereference(ALLOCATED_POINTER, pointer, ANY_SERIAL, &known) : NULL;
+	struct allocation *last =
+		counts ? allocations_dereference(ALLOCATED_POINTER, pointer, ANY_SERIAL, &known) : NULL;
 	CUresult result = GUARDED(REAL(cuIpcCloseMemHandle, pointer));
 
 	if (result != CUDA_SUCCESS && known && !last)
@@ -214,7 +220,8 @@ EXPORT CUresult cuMemGetHandleForAddressRange(void *shared, CUdeviceptr pointer,
 	size_t whole;
 
 	/* Before the export, since another thread may unmap the memory. */
-	bool is_mapped = counts && GUARDED(REAL(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)pointer)) == CUDA_SUCCESS;
+	bool is_mapped = counts && GUARDED(REAL(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)pointer)) ==
+					   CUDA_SUCCESS;
 	CUresult result = GUARDED(REAL(cuMemGetHandleForAddressRange, shared, pointer, size, type, flags));
 	if (result == CUDA_SUCCESS && is_mapped)
 		sharing_export_descriptor(ALLOCATED_HANDLE, handle, *(const int *)shared);
@@ -265,14 +272,16 @@ EXPORT CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTE
 {
 	bool is_descriptor = from && from->type == EXTERNAL_DESCRIPTOR;
 	uint64_t size;
-	struct share_hold *share = is_counted() && is_descriptor ? sharing_import_descriptor(from->handle.fd, &size) : NULL;
+	struct share_hold *share =
+		is_counted() && is_descriptor ? sharing_import_descriptor(from->handle.fd, &size) : NULL;
 	struct charge charge = {.entered = false};
 	CUresult result = share || !from ? CUDA_SUCCESS : charge_begin(&charge, from->size);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	charge.kind = EXTERNAL_MEMORY;
-	result = charge.entered ? REAL(cuImportExternalMemory, memory, from) : GUARDED(REAL(cuImportExternalMemory, memory, from));
+	result = charge.entered ? REAL(cuImportExternalMemory, memory, from)
+				: GUARDED(REAL(cuImportExternalMemory, memory, from));
 	uint64_t key = result == CUDA_SUCCESS ? (uintptr_t)*memory : 0;
 	if (charge.entered)
 		return charge_end(&charge, result, key);

@@ -53,28 +53,28 @@ static void end_list(const CUarrayMapInfo *list, unsigned int count, struct bind
 }
 
 /* Asked in a mode in which the question spoils no capture of a stream. */
-#define IS_IDLE(query, stream)                                                   \
-	({                                                                       \
-		CUstreamCaptureMode mode = stream_capture_relax();               \
-		bool is_idle = GUARDED(REAL(query, stream)) == CUDA_SUCCESS;     \
-		stream_capture_restore(mode);                                    \
-		is_idle;                                                         \
+#define IS_IDLE(query, stream) \
+	({ \
+		CUstreamCaptureMode mode = stream_capture_relax(); \
+		bool is_idle = GUARDED(REAL(query, stream)) == CUDA_SUCCESS; \
+		stream_capture_restore(mode); \
+		is_idle; \
 	})
 
-#define MAP_ARRAYS(function, query)                                                                            \
-	bool counts = !guard_this_thread.inside && limits_state() == LIMITS_PRESENT && list && count;          \
-	struct binding **bindings = counts ? calloc(count, sizeof(*bindings)) : NULL;                          \
-	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                            \
-	uint64_t before = physical_next_binding();                                                             \
-	if (!counts)                                                                                           \
-		return GUARDED(REAL(function, list, count, stream));                                           \
-	bool is_locked = physical_lock_shared();                                                               \
-	if (bindings && begin_list(list, count, bindings))                                                     \
-		result = GUARDED(REAL(function, list, count, stream));                                         \
-	if (bindings)                                                                                          \
-		end_list(list, count, bindings, result, IS_IDLE(query, stream), before);                       \
-	physical_unlock(is_locked);                                                                            \
-	free(bindings);                                                                                        \
+#define MAP_ARRAYS(function, query) \
+	bool counts = !guard_this_thread.inside && limits_state() == LIMITS_PRESENT && list && count; \
+	struct binding **bindings = counts ? calloc(count, sizeof(*bindings)) : NULL; \
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY; \
+	uint64_t before = physical_next_binding(); \
+	if (!counts) \
+		return GUARDED(REAL(function, list, count, stream)); \
+	bool is_locked = physical_lock_shared(); \
+	if (bindings && begin_list(list, count, bindings)) \
+		result = GUARDED(REAL(function, list, count, stream)); \
+	if (bindings) \
+		end_list(list, count, bindings, result, IS_IDLE(query, stream), before); \
+	physical_unlock(is_locked); \
+	free(bindings); \
 	return result
 
 EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream)

@@ -8,26 +8,26 @@
 #include "compute/launch.h"
 #include "driver/cuda_table.h"
 
-#define INTERRUPT(symbol, meaning, waits, parameters, ...)            \
-	EXPORT CUresult symbol parameters                             \
-	{                                                             \
-		(void)compute_launch_interrupt(stream, meaning, waits);        \
-		return REAL(symbol, __VA_ARGS__);                     \
+#define INTERRUPT(symbol, meaning, waits, parameters, ...) \
+	EXPORT CUresult symbol parameters \
+	{ \
+		(void)compute_launch_interrupt(stream, meaning, waits); \
+		return REAL(symbol, __VA_ARGS__); \
 	}
 
 /* A function and its variant for per-thread default streams. */
-#define WAITS(symbol, parameters, ...)                                           \
-	INTERRUPT(symbol, STREAM_LEGACY, true, parameters, __VA_ARGS__)          \
+#define WAITS(symbol, parameters, ...) \
+	INTERRUPT(symbol, STREAM_LEGACY, true, parameters, __VA_ARGS__) \
 	INTERRUPT(symbol##_ptsz, STREAM_PER_THREAD, true, parameters, __VA_ARGS__)
-#define MOVES(symbol, parameters, ...)                                           \
-	INTERRUPT(symbol, STREAM_LEGACY, false, parameters, __VA_ARGS__)         \
+#define MOVES(symbol, parameters, ...) \
+	INTERRUPT(symbol, STREAM_LEGACY, false, parameters, __VA_ARGS__) \
 	INTERRUPT(symbol##_ptsz, STREAM_PER_THREAD, false, parameters, __VA_ARGS__)
 
 WAITS(cuLaunchHostFunc, (CUstream stream, void *function, void *data), stream, function, data)
 WAITS(cuLaunchHostFunc_v2, (CUstream stream, void *function, void *data, unsigned int mode), stream, function, data,
-	   mode)
+      mode)
 WAITS(cuStreamAddCallback, (CUstream stream, void *callback, void *data, unsigned int flags), stream, callback, data,
-	   flags)
+      flags)
 
 #define WAITS_32 (CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags)
 #define WAITS_64 (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags)
@@ -40,15 +40,15 @@ WAITS(cuStreamWaitValue64_v2, WAITS_64, stream, address, value, flags)
 WAITS(cuStreamBatchMemOp, OPERATIONS, stream, count, list, flags)
 WAITS(cuStreamBatchMemOp_v2, OPERATIONS, stream, count, list, flags)
 WAITS(cuWaitExternalSemaphoresAsync, (const void *semaphores, const void *params, unsigned int count, CUstream stream),
-	   semaphores, params, count, stream)
+      semaphores, params, count, stream)
 
 /* Within one context, the stream waits for work that is accounted by itself. */
-#define WAIT_EVENT(symbol, meaning)                                                     \
-	EXPORT CUresult symbol(CUstream stream, CUevent event, unsigned int flags)      \
-	{                                                                               \
-		if (contexts_count() > 1)                                             \
-			(void)compute_launch_interrupt(stream, meaning, false);                         \
-		return REAL(symbol, stream, event, flags);                              \
+#define WAIT_EVENT(symbol, meaning) \
+	EXPORT CUresult symbol(CUstream stream, CUevent event, unsigned int flags) \
+	{ \
+		if (contexts_count() > 1) \
+			(void)compute_launch_interrupt(stream, meaning, false); \
+		return REAL(symbol, stream, event, flags); \
 	}
 
 WAIT_EVENT(cuStreamWaitEvent, STREAM_LEGACY)
@@ -58,8 +58,9 @@ WAIT_EVENT(cuStreamWaitEvent_ptsz, STREAM_PER_THREAD)
 
 #define PREFETCH (CUdeviceptr pointer, size_t size, CUdevice device, CUstream stream)
 #define PREFETCH_V2 (CUdeviceptr pointer, size_t size, CUmemLocation location, unsigned int flags, CUstream stream)
-#define PREFETCHES (CUdeviceptr *pointers, size_t *sizes, size_t count, CUmemLocation *locations, size_t *indices, \
-		    size_t location_count, unsigned long long flags, CUstream stream)
+#define PREFETCHES \
+	(CUdeviceptr * pointers, size_t *sizes, size_t count, CUmemLocation *locations, size_t *indices, \
+	 size_t location_count, unsigned long long flags, CUstream stream)
 #define PREFETCHED pointers, sizes, count, locations, indices, location_count, flags, stream
 
 MOVES(cuMemPrefetchAsync, PREFETCH, pointer, size, device, stream)

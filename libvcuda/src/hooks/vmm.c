@@ -102,8 +102,12 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
 		free(range);
 	} else if (charged) {
 		*range = (struct allocation){
-			.kind = MAPPED_RANGE, .key = pointer, .size = size, .card = USAGE_NO_CARD,
-			.target = handle, .target_serial = charged,
+			.kind = MAPPED_RANGE,
+			.key = pointer,
+			.size = size,
+			.card = USAGE_NO_CARD,
+			.target = handle,
+			.target_serial = charged,
 		};
 		free(allocations_put(range));
 	}

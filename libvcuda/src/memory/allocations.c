@@ -154,8 +154,8 @@ bool allocations_find(enum allocation_kind kind, uint64_t key, struct allocation
 	return entry;
 }
 
-bool allocations_change(enum allocation_kind kind, uint64_t key, bool (*change)(struct allocation *entry, void *argument),
-			void *argument)
+bool allocations_change(enum allocation_kind kind, uint64_t key,
+			bool (*change)(struct allocation *entry, void *argument), void *argument)
 {
 	struct shard *shard = lock_shard(kind, key);
 	struct allocation *entry = *find(shard, kind, key);

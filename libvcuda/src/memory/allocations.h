@@ -56,8 +56,8 @@ struct allocation *allocations_take(enum allocation_kind kind, uint64_t key);
 bool allocations_find(enum allocation_kind kind, uint64_t key, struct allocation *copy);
 
 /* Calls `change` for the key's entry, which no other thread takes meanwhile. False: there is none, or `change` says so. */
-bool allocations_change(enum allocation_kind kind, uint64_t key, bool (*change)(struct allocation *entry, void *argument),
-			void *argument);
+bool allocations_change(enum allocation_kind kind, uint64_t key,
+			bool (*change)(struct allocation *entry, void *argument), void *argument);
 
 /* Adds a reference and returns the entry's serial. 0: the key was not charged here. */
 uint64_t allocations_reference(enum allocation_kind kind, uint64_t key);

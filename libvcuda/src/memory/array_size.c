@@ -12,21 +12,24 @@ struct format {
 	unsigned int bytes;          /* of an element or of a block */
 	unsigned int block;          /* elements on the side of a block */
 	bool per_channel;            /* `bytes` is the size of one channel */
-	unsigned int halves;         /* size of the further planes of a video format, in halves of the element plane */
+	unsigned int halves; /* size of the further planes of a video format, in halves of the element plane */
 };
 
 static const struct format formats[] = {
-	{0x01, 0x01, 1, 1, true, 0},  {0x02, 0x02, 2, 1, true, 0},  {0x03, 0x03, 4, 1, true, 0},
-	{0x08, 0x08, 1, 1, true, 0},  {0x09, 0x09, 2, 1, true, 0},  {0x0a, 0x0a, 4, 1, true, 0},
+	{0x01, 0x01, 1, 1, true, 0},  {0x02, 0x02, 2, 1, true, 0},
+	{0x03, 0x03, 4, 1, true, 0},  {0x08, 0x08, 1, 1, true, 0},
+	{0x09, 0x09, 2, 1, true, 0},  {0x0a, 0x0a, 4, 1, true, 0},
 	{0x10, 0x10, 2, 1, true, 0},  {0x20, 0x20, 4, 1, true, 0},
-	{0x50, 0x50, 4, 1, false, 0},                                /* three of 10 bits and one of 2 */
+	{0x50, 0x50, 4, 1, false, 0}, /* three of 10 bits and one of 2 */
 	{0x91, 0x92, 8, 4, false, 0}, {0x93, 0x96, 16, 4, false, 0}, /* BC1; BC2 and BC3 */
 	{0x97, 0x98, 8, 4, false, 0}, {0x99, 0x9e, 16, 4, false, 0}, /* BC4; BC5, BC6H and BC7 */
-	{0xb0, 0xb0, 1, 1, false, 1},                                /* NV12: luma, and chroma for 2 x 2 of it */
-	{0xc0, 0xc0, 1, 1, false, 0}, {0xc1, 0xc1, 2, 1, false, 0}, {0xc2, 0xc2, 4, 1, false, 0},
-	{0xc3, 0xc3, 2, 1, false, 0}, {0xc4, 0xc4, 4, 1, false, 0}, {0xc5, 0xc5, 8, 1, false, 0},
-	{0xc6, 0xc6, 1, 1, false, 0}, {0xc7, 0xc7, 2, 1, false, 0}, {0xc8, 0xc8, 4, 1, false, 0},
-	{0xc9, 0xc9, 2, 1, false, 0}, {0xca, 0xca, 4, 1, false, 0}, {0xcb, 0xcb, 8, 1, false, 0},
+	{0xb0, 0xb0, 1, 1, false, 1}, /* NV12: luma, and chroma for 2 x 2 of it */
+	{0xc0, 0xc0, 1, 1, false, 0}, {0xc1, 0xc1, 2, 1, false, 0},
+	{0xc2, 0xc2, 4, 1, false, 0}, {0xc3, 0xc3, 2, 1, false, 0},
+	{0xc4, 0xc4, 4, 1, false, 0}, {0xc5, 0xc5, 8, 1, false, 0},
+	{0xc6, 0xc6, 1, 1, false, 0}, {0xc7, 0xc7, 2, 1, false, 0},
+	{0xc8, 0xc8, 4, 1, false, 0}, {0xc9, 0xc9, 2, 1, false, 0},
+	{0xca, 0xca, 4, 1, false, 0}, {0xcb, 0xcb, 8, 1, false, 0},
 };
 
 /* Stands for formats of newer drivers: the largest channel among the known formats. */

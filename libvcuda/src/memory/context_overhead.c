@@ -25,19 +25,23 @@ enum {
 	LAST_LOOKS = 4,  /* such looks after a context's end, since nobody may look again for long */
 	LOOKS = 3,       /* tries to read a figure while other threads allocate */
 	PERIOD = 5,      /* seconds between unprompted looks at NVML's figure */
-	PATIENCE = 10000, /* milliseconds to wait for contexts that other processes make: a card's first one takes seconds */
+	PATIENCE =
+		10000, /* milliseconds to wait for contexts that other processes make: a card's first one takes seconds */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t marks_lock = PTHREAD_MUTEX_INITIALIZER; /* of this process's marks in the usage region; held briefly */
+static pthread_mutex_t marks_lock =
+	PTHREAD_MUTEX_INITIALIZER; /* of this process's marks in the usage region; held briefly */
 static _Atomic uint64_t booked[VGPU_LIMITS_MAX_CARDS]; /* written under the lock */
 static _Atomic uint64_t expected[VGPU_LIMITS_MAX_CARDS]; /* booked for contexts that are being made */
-static unsigned int kept[VGPU_LIMITS_MAX_CARDS]; /* threads that make a context for which `booked` stands; under the lock */
-static atomic_uint creating[VGPU_LIMITS_MAX_CARDS]; /* threads that make one whose size is not booked; written under marks_lock */
+static unsigned int
+	kept[VGPU_LIMITS_MAX_CARDS]; /* threads that make a context for which `booked` stands; under the lock */
+static atomic_uint
+	creating[VGPU_LIMITS_MAX_CARDS]; /* threads that make one whose size is not booked; written under marks_lock */
 static unsigned int marks[VGPU_LIMITS_MAX_CARDS]; /* counts the calls of mark_unaccounted; under marks_lock */
-static _Atomic uint32_t unaccounted;              /* a bit per card's place, as this process's in the usage region */
-static _Atomic uint32_t inexact;             /* a bit per card's place: calls were under way at the last look */
-static _Atomic uint32_t by_least;            /* a bit per card's place: only the least possible overhead is booked */
+static _Atomic uint32_t unaccounted; /* a bit per card's place, as this process's in the usage region */
+static _Atomic uint32_t inexact; /* a bit per card's place: calls were under way at the last look */
+static _Atomic uint32_t by_least; /* a bit per card's place: only the least possible overhead is booked */
 static _Atomic time_t next_look;
 
 static void context_overhead_after_fork(void)
@@ -129,9 +133,8 @@ static bool measure(int card, const uint8_t uuid[16], struct nvml_list *figures,
 			figures->count = 0; /* the caller must not look up other processes in this list */
 			return true;
 		}
-		if (!known ||
-		    (!nvml_figures_of(figures->list, figures->count, (unsigned int)getpid(), &used) &&
-		     (used || !booked[card])))
+		if (!known || (!nvml_figures_of(figures->list, figures->count, (unsigned int)getpid(), &used) &&
+			       (used || !booked[card])))
 			return false;
 		uint64_t overhead = used > charges ? used - charges : 0;
 		found->is_exact |= !used; /* whatever is under way: the card holds nothing for this process */
@@ -205,7 +208,8 @@ struct follow_up {
 	uint64_t refused; /* the overhead for which there was no room */
 };
 
-static bool book(int card, const uint8_t uuid[16], const struct nvml_list *figures, uint64_t size, const struct usage_limit *limit)
+static bool book(int card, const uint8_t uuid[16], const struct nvml_list *figures, uint64_t size,
+		 const struct usage_limit *limit)
 {
 	if (!limit)
 		return usage_force(card, size), true;
@@ -415,7 +419,8 @@ static void give_up_context(const struct context_booking *booking)
 static bool refuse_context(CUdevice device, int card, uint64_t size, uint64_t limit)
 {
 	usage_refused(card);
-	log_line(LOG_INFO, "a context on device %d was refused: the driver takes %llu bytes for this process, %s %llu bytes",
+	log_line(LOG_INFO,
+		 "a context on device %d was refused: the driver takes %llu bytes for this process, %s %llu bytes",
 		 device, (unsigned long long)size,
 		 size > limit ? "more than the container's whole share of"
 			      : "and there is no room left in the container's share of",
@@ -542,7 +547,6 @@ bool context_overhead_end(CUdevice device, const struct context_booking *booking
 	return fits || refuse_context(device, booking->card, up.refused, limit.memory);
 }
 
-
 void context_overhead_follow(CUdevice device)
 {
 	struct device_limits limited;
@@ -571,7 +575,8 @@ void context_overhead_shrank(CUdevice device)
 
 	if (card == USAGE_NO_CARD)
 		return;
-	pthread_mutex_lock(&lock); /* first: another thread may be about to book what it saw before the context was gone */
+	pthread_mutex_lock(
+		&lock); /* first: another thread may be about to book what it saw before the context was gone */
 	/* With the least, the list does not show how much was freed, nor if any is left. */
 	if (booked[card] && !kept[card] && atomic_load(&by_least) >> card & 1) {
 		usage_release(card, booked[card]);

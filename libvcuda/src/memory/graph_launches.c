@@ -172,7 +172,8 @@ void graph_launches_await(CUstream stream)
 	struct graph_launch_mark mark = graph_launches_mark(stream);
 	CUstreamCaptureMode mode = stream_capture_relax();
 
-	for (int look = 0; mark.event && look < PATIENCE && REAL(cuEventQuery, mark.event) == CUDA_ERROR_NOT_READY; look++)
+	for (int look = 0; mark.event && look < PATIENCE && REAL(cuEventQuery, mark.event) == CUDA_ERROR_NOT_READY;
+	     look++)
 		clock_sleep_until(clock_now() + NS_PER_MS);
 	if (mark.event)
 		(void)REAL(cuEventDestroy_v2, mark.event);

@@ -32,7 +32,7 @@ uint64_t graph_launches_begin(struct graph_launch **list, const struct graph_mem
 
 /* An event behind a launch. Destroying the context destroys the event. */
 struct graph_launch_mark {
-	CUevent event;     /* NULL: the launch has run */
+	CUevent event; /* NULL: the launch has run */
 	CUcontext context; /* NULL: nothing was launched */
 };
 

@@ -51,7 +51,8 @@ static bool find_nvml(void)
 	return nvml.init && nvml.by_uuid && (nvml.processes || nvml.processes_v1) && nvml.init() == NVML_SUCCESS;
 }
 
-static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned int *count, struct nvml_figure list[NVML_LIST_PROCESSES])
+static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned int *count,
+				   struct nvml_figure list[NVML_LIST_PROCESSES])
 {
 	nvmlProcessInfo_t listed[NVML_LIST_PROCESSES];
 	nvmlReturn_t result = nvml.processes(device, count, listed);
@@ -62,7 +63,8 @@ static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned int *count, str
 }
 
 /* For drivers before R470. */
-static nvmlReturn_t list_processes_v1(nvmlDevice_t device, unsigned int *count, struct nvml_figure list[NVML_LIST_PROCESSES])
+static nvmlReturn_t list_processes_v1(nvmlDevice_t device, unsigned int *count,
+				      struct nvml_figure list[NVML_LIST_PROCESSES])
 {
 	nvmlProcessInfo_v1_t listed[NVML_LIST_PROCESSES];
 	nvmlReturn_t result = nvml.processes_v1(device, count, listed);

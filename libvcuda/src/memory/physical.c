@@ -135,7 +135,8 @@ struct binding *physical_begin_binding(CUmemGenericAllocationHandle memory, bool
 	return binding;
 }
 
-CUresult physical_end_binding(struct binding *binding, CUresult result, struct binder to, uint64_t offset, uint64_t size)
+CUresult physical_end_binding(struct binding *binding, CUresult result, struct binder to, uint64_t offset,
+			      uint64_t size)
 {
 	if (!binding)
 		return result;
@@ -172,8 +173,9 @@ void physical_unbind(struct binder from, CUdevice device, uint64_t offset, uint6
 	pthread_mutex_lock(&lock);
 	for (struct binding **at = &bindings; *at;) {
 		struct binding *binding = *at;
-		if (!is_bound_to(binding, from) || binding->number >= before || (device != NO_DEVICE && binding->device != device) ||
-		    binding->offset < offset || binding->offset - offset >= size) {
+		if (!is_bound_to(binding, from) || binding->number >= before ||
+		    (device != NO_DEVICE && binding->device != device) || binding->offset < offset ||
+		    binding->offset - offset >= size) {
 			at = &binding->next;
 			continue;
 		}

@@ -51,7 +51,8 @@ void physical_drop(CUmemGenericAllocationHandle handle, uint64_t serial);
 struct binding *physical_begin_binding(CUmemGenericAllocationHandle memory, bool *room);
 
 /* Ends it by the driver's result. `offset`, `size`: the range of the binder that the memory lies behind. */
-CUresult physical_end_binding(struct binding *binding, CUresult result, struct binder to, uint64_t offset, uint64_t size);
+CUresult physical_end_binding(struct binding *binding, CUresult result, struct binder to, uint64_t offset,
+			      uint64_t size);
 
 /* The number of the next binding. Read it before the driver ends bindings: later ones may lie in the same range. */
 uint64_t physical_next_binding(void);

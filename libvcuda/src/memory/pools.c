@@ -69,11 +69,12 @@ static void lock_pools(void)
 static bool read_figures(const struct pool *pool, struct pool_figures *now)
 {
 	if (pool->handle)
-		return REAL(cuMemPoolGetAttribute, pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &now->reserved) ==
-			       CUDA_SUCCESS &&
-		       REAL(cuMemPoolGetAttribute, pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &now->used) == CUDA_SUCCESS;
-	return REAL(cuDeviceGetGraphMemAttribute, pool->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &now->reserved) ==
-		       CUDA_SUCCESS &&
+		return REAL(cuMemPoolGetAttribute, pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+			    &now->reserved) == CUDA_SUCCESS &&
+		       REAL(cuMemPoolGetAttribute, pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &now->used) ==
+			       CUDA_SUCCESS;
+	return REAL(cuDeviceGetGraphMemAttribute, pool->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+		    &now->reserved) == CUDA_SUCCESS &&
 	       REAL(cuDeviceGetGraphMemAttribute, pool->device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &now->used) ==
 		       CUDA_SUCCESS;
 }
@@ -259,15 +260,15 @@ static bool has_unused_reserve(const struct pool *pool, uint64_t size)
 {
 	struct pool_figures now;
 
-	return read_figures(pool, &now) && now.reserved >= now.used &&
-	       now.reserved - now.used >= pool->promised + size;
+	return read_figures(pool, &now) && now.reserved >= now.used && now.reserved - now.used >= pool->promised + size;
 }
 
 static void log_refusal(const struct pool *pool, uint64_t size, struct usage_limit limit)
 {
-	log_line(LOG_INFO,
-		 "an allocation of %llu bytes from a pool on device %d was refused: the container's limit is %llu bytes",
-		 (unsigned long long)size, pool->device, (unsigned long long)limit.memory);
+	log_line(
+		LOG_INFO,
+		"an allocation of %llu bytes from a pool on device %d was refused: the container's limit is %llu bytes",
+		(unsigned long long)size, pool->device, (unsigned long long)limit.memory);
 }
 
 static bool book_growth(struct pool *pool, uint64_t size, struct usage_limit limit)

@@ -83,7 +83,8 @@ static bool is_own_watch(void)
 	char path[40], target[32] = "";
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", watch);
-	return watch >= 0 && readlink(path, target, sizeof(target) - 1) > 0 && !strcmp(target, "anon_inode:[eventpoll]");
+	return watch >= 0 && readlink(path, target, sizeof(target) - 1) > 0 &&
+	       !strcmp(target, "anon_inode:[eventpoll]");
 }
 
 /*
@@ -123,7 +124,8 @@ static uint32_t new_id(const struct allocation *entry)
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	return mixed((uint64_t)now.tv_nsec << 32 | (uint32_t)getpid(), entry->serial << 32 | atomic_fetch_add(&count, 1));
+	return mixed((uint64_t)now.tv_nsec << 32 | (uint32_t)getpid(),
+		     entry->serial << 32 | atomic_fetch_add(&count, 1));
 }
 
 static uint32_t id_of(const void *bytes)

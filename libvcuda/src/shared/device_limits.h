@@ -16,9 +16,9 @@
 struct device_limits {
 	uint8_t uuid[16];
 	uint64_t memory;     /* the present limit in bytes; VGPU_UNLIMITED: usage is only counted */
-	uint64_t overhead;   /* bytes that the driver holds beside the allocations, measured by the host; 0: unknown */
+	uint64_t overhead; /* bytes that the driver holds beside the allocations, measured by the host; 0: unknown */
 	bool oversubscribe;
-	uint32_t cores;      /* percent of the card's time that is the container's share */
+	uint32_t cores; /* percent of the card's time that is the container's share */
 	uint32_t core_limit; /* percent to which the share may grow */
 };
 

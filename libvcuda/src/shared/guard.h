@@ -47,13 +47,13 @@ bool guard_enter(void);
 void guard_leave(void);
 
 /* Runs `call` with the guard held, unless guard_enter returns false. */
-#define GUARDED(call)                           \
-	({                                      \
-		bool entered_ = guard_enter();  \
-		CUresult result_ = (call);      \
-		if (entered_)                   \
-			guard_leave();          \
-		result_;                        \
+#define GUARDED(call) \
+	({ \
+		bool entered_ = guard_enter(); \
+		CUresult result_ = (call); \
+		if (entered_) \
+			guard_leave(); \
+		result_; \
 	})
 
 #endif

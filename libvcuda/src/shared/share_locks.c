@@ -54,7 +54,8 @@ static uint64_t byte_of(const struct share *share)
 {
 	uint64_t units = (share->size + ((uint64_t)1 << SIZE_SHIFT) - 1) >> SIZE_SHIFT;
 
-	return (uint64_t)share->id * PER_ID + ((uint64_t)share->card << SIZE_BITS) + (units < SIZE_MASK ? units : SIZE_MASK);
+	return (uint64_t)share->id * PER_ID + ((uint64_t)share->card << SIZE_BITS) +
+	       (units < SIZE_MASK ? units : SIZE_MASK);
 }
 
 static struct share share_of(uint64_t byte)
@@ -74,7 +75,8 @@ static int open_region_file(void)
 /* The first byte of some lock in [from, to). */
 static bool find_lock(int fd, uint64_t from, uint64_t to, uint64_t *found)
 {
-	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)(to - from)};
+	struct flock lock = {
+		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)(to - from)};
 
 	if (from >= to || fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type == F_UNLCK)
 		return false;

@@ -268,7 +268,8 @@ bool usage_reserve_overhead(int card, uint64_t size, struct usage_limit limit, u
 	int slot = usage_slots_enter(usage);
 
 	limit.overhead = 0; /* the host's figure includes this process's overhead */
-	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, (struct looked_up){others, UINT32_MAX, 0});
+	bool granted =
+		slot != NO_SLOT && reserve(usage, card, slot, size, limit, (struct looked_up){others, UINT32_MAX, 0});
 	usage_slots_leave();
 	return granted;
 }

@@ -45,11 +45,12 @@
 #define MAX_WOKEN 4096
 #define MAX_CARDS 16
 
-static const char ptx[] = ".version 6.0\n.target sm_60\n.address_size 64\n"
-			  ".visible .entry spin_ns(.param .u64 ns)\n{\n\t.reg .pred %p;\n\t.reg .u64 %a<4>;\n"
-			  "\tld.param.u64 %a0, [ns];\n\tmov.u64 %a1, %globaltimer;\nagain:\n\tmov.u64 %a2, %globaltimer;\n"
-			  "\tsub.u64 %a3, %a2, %a1;\n\tsetp.lt.u64 %p, %a3, %a0;\n\t@%p bra again;\n\tret;\n}\n"
-			  ".visible .entry meet_ns(.param .u64 ns, .param .u64 key, .param .u64 parties) { ret; }\n";
+static const char ptx[] =
+	".version 6.0\n.target sm_60\n.address_size 64\n"
+	".visible .entry spin_ns(.param .u64 ns)\n{\n\t.reg .pred %p;\n\t.reg .u64 %a<4>;\n"
+	"\tld.param.u64 %a0, [ns];\n\tmov.u64 %a1, %globaltimer;\nagain:\n\tmov.u64 %a2, %globaltimer;\n"
+	"\tsub.u64 %a3, %a2, %a1;\n\tsetp.lt.u64 %p, %a3, %a0;\n\t@%p bra again;\n\tret;\n}\n"
+	".visible .entry meet_ns(.param .u64 ns, .param .u64 key, .param .u64 parties) { ret; }\n";
 
 static struct {
 	char shape;
@@ -61,7 +62,15 @@ static struct {
 	bool wait;
 	const struct load_peer *peer;
 } load = {
-	.shape = 'f', .a = 1e6, .launches = 1, .streams = 1, .threads = 1, .cards = 1, .grid = 4096, .block = 1024, .wait = true,
+	.shape = 'f',
+	.a = 1e6,
+	.launches = 1,
+	.streams = 1,
+	.threads = 1,
+	.cards = 1,
+	.grid = 4096,
+	.block = 1024,
+	.wait = true,
 };
 
 struct load_times load_times;
@@ -245,8 +254,8 @@ static void launch_one(struct lane *lane, uint64_t ns, bool is_captured)
 
 	if (load.peer && !is_captured)
 		load.peer->before_launch((unsigned)load.grid);
-	LOAD_CHECK(launch_kernel(kernels[lane->card], (unsigned)load.grid, 1, 1, (unsigned)load.block, 1, 1, 0, lane->stream,
-	                         arguments, NULL));
+	LOAD_CHECK(launch_kernel(kernels[lane->card], (unsigned)load.grid, 1, 1, (unsigned)load.block, 1, 1, 0,
+				 lane->stream, arguments, NULL));
 	if (load.trace && load_clock->now() - began >= load.trace)
 		load_note_woken();
 }
@@ -382,15 +391,38 @@ static void read_number(const char *name, const char *value)
 		const char *name;
 		uint64_t *value;
 	} numbers[] = {
-		{"launches", &load.launches}, {"gap", &load.gap}, {"rounds", &load.rounds}, {"streams", &load.streams},
-		{"threads", &load.threads}, {"graph", &load.graph}, {"copy", &load.copy}, {"memset", &load.memset},
-		{"grid", &load.grid}, {"block", &load.block}, {"card", &load.card}, {"seed", &load.seed},
-		{"origin", &load_times.origin}, {"begin", &load_times.begin}, {"end", &load_times.end}, {"warm", &load_times.warm},
-		{"meet", &load.meet}, {"parties", &load.parties}, {"cards", &load.cards}, {"trace", &load.trace},
-		{"probe", &load.probe}, {"gate", &load.gate}, {"burn", &load.burn}, {"limit", &load.limit},
-		{"on", &load.on}, {"off", &load.off},
-		{"group", &load.group}, {"lie_from", &load_lie.from}, {"lie_length", &load_lie.length},
-		{"lie_count", &load_lie.count}, {"lie_stride", &load_lie.stride}, {"lie_each", &load_lie.each},
+		{"launches", &load.launches},
+		{"gap", &load.gap},
+		{"rounds", &load.rounds},
+		{"streams", &load.streams},
+		{"threads", &load.threads},
+		{"graph", &load.graph},
+		{"copy", &load.copy},
+		{"memset", &load.memset},
+		{"grid", &load.grid},
+		{"block", &load.block},
+		{"card", &load.card},
+		{"seed", &load.seed},
+		{"origin", &load_times.origin},
+		{"begin", &load_times.begin},
+		{"end", &load_times.end},
+		{"warm", &load_times.warm},
+		{"meet", &load.meet},
+		{"parties", &load.parties},
+		{"cards", &load.cards},
+		{"trace", &load.trace},
+		{"probe", &load.probe},
+		{"gate", &load.gate},
+		{"burn", &load.burn},
+		{"limit", &load.limit},
+		{"on", &load.on},
+		{"off", &load.off},
+		{"group", &load.group},
+		{"lie_from", &load_lie.from},
+		{"lie_length", &load_lie.length},
+		{"lie_count", &load_lie.count},
+		{"lie_stride", &load_lie.stride},
+		{"lie_each", &load_lie.each},
 		{"lie_own", &load_lie.own},
 	};
 

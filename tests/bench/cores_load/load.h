@@ -12,7 +12,7 @@
 #include "cuda_abi.h"
 #include "vgpu_sim_clock.h"
 
-#define LAUNCH_ARGUMENTS                                                                                         \
+#define LAUNCH_ARGUMENTS \
 	void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **
 
 /* The simulator's clock, or the same interface on CLOCK_MONOTONIC. */
@@ -28,11 +28,11 @@ extern struct load_times {
 /* Finds a symbol of the driver; ends the program if there is none. */
 void *load_symbol(const char *name);
 void load_fail(const char *what, long code);
-#define LOAD_CHECK(call)                                                                                         \
-	do {                                                                                                     \
-		long load_result = (long)(call);                                                                 \
-		if (load_result)                                                                                 \
-			load_fail(#call, load_result);                                                           \
+#define LOAD_CHECK(call) \
+	do { \
+		long load_result = (long)(call); \
+		if (load_result) \
+			load_fail(#call, load_result); \
 	} while (0)
 
 /* Starts a thread that takes part in virtual time. */

@@ -105,7 +105,8 @@ static void *control(void *unused)
 		load_clock->sleep_until(load_clock->now() + peer.round_ns);
 		look();
 		peer.share = clamp(peer.next(), 0, peer.purse);
-		peer.tokens = clamp(peer.tokens + peer.share, -peer.purse, peer.saved ? peer.saved * peer.share : peer.purse);
+		peer.tokens =
+			clamp(peer.tokens + peer.share, -peer.purse, peer.saved ? peer.saved * peer.share : peer.purse);
 	}
 	return NULL;
 }

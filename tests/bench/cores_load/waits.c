@@ -24,7 +24,8 @@ void *load_probe(void *each)
 	for (;;) {
 		uint32_t word = 0;
 		uint64_t now = load_wall_now(), until = now - (now - load_times.origin) % interval + interval;
-		struct timespec time = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
+		struct timespec time = {.tv_sec = (time_t)(until / 1000000000u),
+					.tv_nsec = (long)(until % 1000000000u)};
 		syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, 0, &time, NULL, FUTEX_BITSET_MATCH_ANY);
 		load_note_woken();
 	}

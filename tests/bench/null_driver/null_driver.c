@@ -80,9 +80,11 @@ CUresult cuMemFree_v2(unsigned long long pointer)
 }
 
 CUresult cuLaunchKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
-			unsigned int by, unsigned int bz, unsigned int shared, void *stream, void **params, void **extra);
+			unsigned int by, unsigned int bz, unsigned int shared, void *stream, void **params,
+			void **extra);
 CUresult cuLaunchKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
-			unsigned int by, unsigned int bz, unsigned int shared, void *stream, void **params, void **extra)
+			unsigned int by, unsigned int bz, unsigned int shared, void *stream, void **params,
+			void **extra)
 {
 	(void)function, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream, (void)params;
 	(void)extra;

@@ -119,8 +119,9 @@ static void lock(char **words)
 
 static void fanotify(char **words)
 {
-	unsigned int type = strcmp(words[0], "inode") == 0 ? FAN_MARK_INODE : strcmp(words[0], "mount") == 0 ? FAN_MARK_MOUNT
-													    : FAN_MARK_FILESYSTEM;
+	unsigned int type = strcmp(words[0], "inode") == 0   ? FAN_MARK_INODE
+			    : strcmp(words[0], "mount") == 0 ? FAN_MARK_MOUNT
+							     : FAN_MARK_FILESYSTEM;
 	uint64_t events = FAN_OPEN_PERM | FAN_ACCESS_PERM | FAN_EVENT_ON_CHILD;
 	int group = fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC, O_RDONLY);
 
@@ -172,7 +173,9 @@ static void serve(int device, const struct fuse_in_header *in, int stops)
 static void fuse(char **words)
 {
 	static char buffer[FUSE_MIN_READ_BUFFER + (1 << 17)];
-	int stops = strcmp(words[0], "lookup") == 0 ? FUSE_LOOKUP : strcmp(words[0], "open") == 0 ? FUSE_OPEN : FUSE_READ;
+	int stops = strcmp(words[0], "lookup") == 0 ? FUSE_LOOKUP
+		    : strcmp(words[0], "open") == 0 ? FUSE_OPEN
+						    : FUSE_READ;
 	char options[128];
 	int device = open("/dev/fuse", O_RDWR);
 
@@ -261,9 +264,11 @@ static const struct {
 	int words;
 	void (*run)(char **words);
 } verbs[] = {
-	{"cell", 1, cell},	   {"flip", 2, flip},	{"lease", 2, lease},	 {"lock", 1, lock},
-	{"fanotify", 2, fanotify}, {"fuse", 2, fuse},	{"remount", 0, remount}, {"stop", 1, stop},
-	{"trace", 1, trace},	   {"descriptors", 0, descriptors},
+	{"cell", 1, cell},         {"flip", 2, flip},
+	{"lease", 2, lease},       {"lock", 1, lock},
+	{"fanotify", 2, fanotify}, {"fuse", 2, fuse},
+	{"remount", 0, remount},   {"stop", 1, stop},
+	{"trace", 1, trace},       {"descriptors", 0, descriptors},
 };
 
 int main(int argc, char **argv)

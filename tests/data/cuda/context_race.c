@@ -23,11 +23,16 @@ typedef void *handle;
 typedef unsigned long long memory;
 
 #define CALLS(CALL) \
-	CALL(cuInit, (unsigned)) CALL(cuCtxCreate_v2, (handle *, unsigned, int)) CALL(cuCtxDestroy_v2, (handle)) \
-	CALL(cuDevicePrimaryCtxRetain, (handle *, int)) CALL(cuDevicePrimaryCtxRelease_v2, (int)) \
-	CALL(cuCtxSetCurrent, (handle)) CALL(cuMemAlloc_v2, (memory *, size_t)) CALL(cuMemFree_v2, (memory))
+	CALL(cuInit, (unsigned)) \
+	CALL(cuCtxCreate_v2, (handle *, unsigned, int)) \
+	CALL(cuCtxDestroy_v2, (handle)) \
+	CALL(cuDevicePrimaryCtxRetain, (handle *, int)) \
+	CALL(cuDevicePrimaryCtxRelease_v2, (int)) \
+	CALL(cuCtxSetCurrent, (handle)) \
+	CALL(cuMemAlloc_v2, (memory *, size_t)) \
+	CALL(cuMemFree_v2, (memory))
 
-#define POINTER(name, parameters) static int (*call_##name) parameters;
+#define POINTER(name, parameters) static int(*call_##name) parameters;
 CALLS(POINTER)
 
 enum { OUT_OF_MEMORY = 2, THREADS = 64, HELD = 4096 };
@@ -64,7 +69,8 @@ static bool is_granted(int result, const char *what)
 
 static bool make(const struct thread *thread, handle *context)
 {
-	int result = thread->is_primary ? call_cuDevicePrimaryCtxRetain(context, 0) : call_cuCtxCreate_v2(context, 0, 0);
+	int result =
+		thread->is_primary ? call_cuDevicePrimaryCtxRetain(context, 0) : call_cuCtxCreate_v2(context, 0, 0);
 	bool made = is_granted(result, "a context");
 
 	counts->made += made;
@@ -151,7 +157,7 @@ static void work(const int numbers[3])
 	struct thread threads[THREADS];
 	int count = 0, held = 0;
 
-#define FIND(name, parameters) check(!(call_##name = (int (*) parameters)dlsym(RTLD_DEFAULT, #name)), #name);
+#define FIND(name, parameters) check(!(call_##name = (int(*) parameters)dlsym(RTLD_DEFAULT, #name)), #name);
 	CALLS(FIND)
 	check(call_cuInit(0), "cuInit");
 	for (int kind = 2; kind >= 0; kind--) {

@@ -23,17 +23,17 @@
 #define ROUNDS 12     /* after which its duration is certain */
 #define PATIENCE 30   /* s */
 
-#define CHECK(condition)                                                        \
-	do {                                                                    \
-		if (!(condition)) {                                             \
+#define CHECK(condition) \
+	do { \
+		if (!(condition)) { \
 			fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-			_exit(1);                                               \
-		}                                                               \
+			_exit(1); \
+		} \
 	} while (0)
 
 #define EXPECT_EQUAL(a, b) expect_equal(__LINE__, #a, (int64_t)(a), (int64_t)(b))
 
-#define CALL(name, ...) (((CUresult(*)())dlsym(library, #name))(__VA_ARGS__))
+#define CALL(name, ...) (((CUresult (*)())dlsym(library, #name))(__VA_ARGS__))
 #define OK(name, ...) CHECK(CALL(name, __VA_ARGS__) == CUDA_SUCCESS)
 
 static void *library;

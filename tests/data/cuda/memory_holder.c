@@ -70,7 +70,8 @@ static void enter(int namespaces)
 	must(unshare(namespaces) == 0, "unshare");
 	if (namespaces & CLONE_NEWTIME) {
 		FILE *offsets = fopen("/proc/self/timens_offsets", "w");
-		must(offsets && fputs("boottime 3600 7000000\n", offsets) >= 0 && fclose(offsets) == 0, "timens_offsets");
+		must(offsets && fputs("boottime 3600 7000000\n", offsets) >= 0 && fclose(offsets) == 0,
+		     "timens_offsets");
 	}
 	pid_t child = fork();
 	must(child >= 0, "fork");

@@ -24,33 +24,57 @@ typedef void *handle;
 typedef unsigned long long memory;
 
 #define CALLS(CALL) \
-	CALL(cuInit, (unsigned)) CALL(cuDevicePrimaryCtxRetain, (handle *, int)) CALL(cuCtxSetCurrent, (handle)) \
-	CALL(cuStreamCreate, (handle *, unsigned)) CALL(cuStreamSynchronize, (handle)) CALL(cuStreamDestroy_v2, (handle)) \
-	CALL(cuMemCreate, (memory *, size_t, const void *, memory)) CALL(cuMemRelease, (memory)) \
-	CALL(cuMemAlloc_v2, (memory *, size_t)) CALL(cuMemFree_v2, (memory)) \
+	CALL(cuInit, (unsigned)) \
+	CALL(cuDevicePrimaryCtxRetain, (handle *, int)) \
+	CALL(cuCtxSetCurrent, (handle)) \
+	CALL(cuStreamCreate, (handle *, unsigned)) \
+	CALL(cuStreamSynchronize, (handle)) \
+	CALL(cuStreamDestroy_v2, (handle)) \
+	CALL(cuMemCreate, (memory *, size_t, const void *, memory)) \
+	CALL(cuMemRelease, (memory)) \
+	CALL(cuMemAlloc_v2, (memory *, size_t)) \
+	CALL(cuMemFree_v2, (memory)) \
 	CALL(cuMemExportToShareableHandle, (void *, memory, int, memory)) \
 	CALL(cuMemImportFromShareableHandle, (memory *, void *, int)) \
-	CALL(cuIpcGetMemHandle, (CUipcMemHandle *, memory)) CALL(cuIpcCloseMemHandle, (memory)) \
+	CALL(cuIpcGetMemHandle, (CUipcMemHandle *, memory)) \
+	CALL(cuIpcCloseMemHandle, (memory)) \
 	CALL(cuIpcOpenMemHandle_v2, (memory *, CUipcMemHandle, unsigned)) \
-	CALL(cuMemAddressReserve, (memory *, size_t, size_t, memory, memory)) CALL(cuMemAddressFree, (memory, size_t)) \
-	CALL(cuMemMap, (memory, size_t, size_t, memory, memory)) CALL(cuMemUnmap, (memory, size_t)) \
-	CALL(cuArray3DCreate_v2, (handle *, const void *)) CALL(cuArrayDestroy, (handle)) \
+	CALL(cuMemAddressReserve, (memory *, size_t, size_t, memory, memory)) \
+	CALL(cuMemAddressFree, (memory, size_t)) \
+	CALL(cuMemMap, (memory, size_t, size_t, memory, memory)) \
+	CALL(cuMemUnmap, (memory, size_t)) \
+	CALL(cuArray3DCreate_v2, (handle *, const void *)) \
+	CALL(cuArrayDestroy, (handle)) \
 	CALL(cuMemMapArrayAsync, (CUarrayMapInfo *, unsigned, handle)) \
-	CALL(cuMulticastCreate, (memory *, const void *)) CALL(cuMulticastAddDevice, (memory, int)) \
+	CALL(cuMulticastCreate, (memory *, const void *)) \
+	CALL(cuMulticastAddDevice, (memory, int)) \
 	CALL(cuMulticastBindMem, (memory, size_t, memory, size_t, size_t, memory)) \
 	CALL(cuMulticastUnbind, (memory, int, size_t, size_t)) \
-	CALL(cuMemAllocAsync, (memory *, size_t, handle)) CALL(cuMemFreeAsync, (memory, handle)) \
-	CALL(cuStreamBeginCapture_v2, (handle, int)) CALL(cuStreamEndCapture, (handle, handle *)) \
-	CALL(cuGraphInstantiateWithFlags, (handle *, handle, memory)) CALL(cuGraphLaunch, (handle, handle)) \
-	CALL(cuGraphExecDestroy, (handle)) CALL(cuGraphDestroy, (handle)) CALL(cuCtxSynchronize, (void)) \
-	CALL(cuDeviceGraphMemTrim, (int)) CALL(cuMemGetInfo_v2, (size_t *, size_t *))
+	CALL(cuMemAllocAsync, (memory *, size_t, handle)) \
+	CALL(cuMemFreeAsync, (memory, handle)) \
+	CALL(cuStreamBeginCapture_v2, (handle, int)) \
+	CALL(cuStreamEndCapture, (handle, handle *)) \
+	CALL(cuGraphInstantiateWithFlags, (handle *, handle, memory)) \
+	CALL(cuGraphLaunch, (handle, handle)) \
+	CALL(cuGraphExecDestroy, (handle)) \
+	CALL(cuGraphDestroy, (handle)) \
+	CALL(cuCtxSynchronize, (void)) \
+	CALL(cuDeviceGraphMemTrim, (int)) \
+	CALL(cuMemGetInfo_v2, (size_t *, size_t *))
 
-#define POINTER(name, parameters) static int (*call_##name) parameters;
+#define POINTER(name, parameters) static int(*call_##name) parameters;
 CALLS(POINTER)
 
 enum {
-	MAX_PROCESSES = 16, MAX_THREADS = 16, HANDED = 8, RELAXED = 2, NON_BLOCKING = 1, DESCRIPTOR = 1, OUT_OF_MEMORY = 2,
-	WIDTH = 1024, ELEMENT = 4,
+	MAX_PROCESSES = 16,
+	MAX_THREADS = 16,
+	HANDED = 8,
+	RELAXED = 2,
+	NON_BLOCKING = 1,
+	DESCRIPTOR = 1,
+	OUT_OF_MEMORY = 2,
+	WIDTH = 1024,
+	ELEMENT = 4,
 };
 
 /* What the processes have in common. */
@@ -116,9 +140,11 @@ static void post(int fd)
 	union control control = {0};
 	char byte = 0;
 	struct iovec part = {&byte, 1};
-	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	struct msghdr message = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 
-	control.header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+	control.header =
+		(struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
 	memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
 	(void)sendmsg(mail[0], &message, MSG_DONTWAIT);
 }
@@ -128,7 +154,8 @@ static int take_mail(void)
 	union control control = {0};
 	char byte;
 	struct iovec part = {&byte, 1};
-	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	struct msghdr message = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	int fd;
 
 	if (recvmsg(mail[1], &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0 || !message.msg_controllen)
@@ -245,8 +272,10 @@ static void map(struct racer *racer)
 static CUarrayMapInfo part_of(handle array, unsigned int layer, memory made)
 {
 	CUarrayMapInfo info = {
-		.resource = array, .operation = made ? CU_MEM_OPERATION_TYPE_MAP : CU_MEM_OPERATION_TYPE_UNMAP,
-		.memory = made, .device_mask = 1,
+		.resource = array,
+		.operation = made ? CU_MEM_OPERATION_TYPE_MAP : CU_MEM_OPERATION_TYPE_UNMAP,
+		.memory = made,
+		.device_mask = 1,
 	};
 	unsigned int words[] = {0, layer, 0, 0, 0, WIDTH, WIDTH, 1};
 
@@ -386,7 +415,7 @@ static int find_calls(void)
 	if (!library)
 		return 1;
 #define FIND(name, parameters) \
-	if (!(call_##name = (int (*) parameters)dlsym(library, #name))) \
+	if (!(call_##name = (int(*) parameters)dlsym(library, #name))) \
 		return 1;
 	CALLS(FIND)
 	return 0;
@@ -398,7 +427,8 @@ static int run_process(unsigned int number, int threads, const int begin[2], int
 	size_t available, all;
 	memory left;
 
-	if (find_calls() || call_cuInit(0) || call_cuDevicePrimaryCtxRetain(&context, 0) || call_cuCtxSetCurrent(context))
+	if (find_calls() || call_cuInit(0) || call_cuDevicePrimaryCtxRetain(&context, 0) ||
+	    call_cuCtxSetCurrent(context))
 		return 1;
 	tell(done);
 	await(begin[0]);
@@ -452,7 +482,8 @@ int main(int argc, char **argv)
 	rounds = atol(argv[3]);
 	step = (size_t)atol(argv[4]);
 	common = mmap(NULL, sizeof(*common), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (common == MAP_FAILED || pipe(begin) || pipe(settle) || pipe(done) || socketpair(AF_UNIX, SOCK_DGRAM, 0, mail))
+	if (common == MAP_FAILED || pipe(begin) || pipe(settle) || pipe(done) ||
+	    socketpair(AF_UNIX, SOCK_DGRAM, 0, mail))
 		return 1;
 	start(processes, threads, begin, settle, done);
 	await_all(processes, done[0]);
@@ -466,7 +497,8 @@ int main(int argc, char **argv)
 		close(fd);
 	close(settle[1]);
 	await_all(processes, done[0]);
-	printf("%ld %ld %ld\n", atomic_load(&common->granted), atomic_load(&common->refused), atomic_load(&common->failed));
+	printf("%ld %ld %ld\n", atomic_load(&common->granted), atomic_load(&common->refused),
+	       atomic_load(&common->failed));
 	fflush(stdout);
 	while (fgets(line, sizeof(line), stdin))
 		;

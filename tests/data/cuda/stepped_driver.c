@@ -105,8 +105,20 @@ static void hold(int held)
 
 extern const struct vgpu_sim_clock vgpuSimClock;
 const struct vgpu_sim_clock vgpuSimClock = {
-	VGPU_SIM_CLOCK_VERSION, sizeof(vgpuSimClock), is_virtual, now, sleep_until, wait_for, wake, nothing, nothing,
-	announce, adopt, withdraw, charge, hold,
+	VGPU_SIM_CLOCK_VERSION,
+	sizeof(vgpuSimClock),
+	is_virtual,
+	now,
+	sleep_until,
+	wait_for,
+	wake,
+	nothing,
+	nothing,
+	announce,
+	adopt,
+	withdraw,
+	charge,
+	hold,
 };
 
 /* ---- the driver ---- */

@@ -27,15 +27,22 @@ typedef void *handle;
 typedef unsigned long long memory;
 
 #define CALLS(CALL) \
-	CALL(cuInit, (unsigned)) CALL(cuDevicePrimaryCtxRetain, (handle *, int)) CALL(cuCtxSetCurrent, (handle)) \
-	CALL(cuMemCreate, (memory *, size_t, const void *, memory)) CALL(cuMemRelease, (memory)) \
-	CALL(cuMemAlloc_v2, (memory *, size_t)) CALL(cuMemFree_v2, (memory)) \
-	CALL(cuIpcGetMemHandle, (CUipcMemHandle *, memory)) CALL(cuIpcCloseMemHandle, (memory)) \
+	CALL(cuInit, (unsigned)) \
+	CALL(cuDevicePrimaryCtxRetain, (handle *, int)) \
+	CALL(cuCtxSetCurrent, (handle)) \
+	CALL(cuMemCreate, (memory *, size_t, const void *, memory)) \
+	CALL(cuMemRelease, (memory)) \
+	CALL(cuMemAlloc_v2, (memory *, size_t)) \
+	CALL(cuMemFree_v2, (memory)) \
+	CALL(cuIpcGetMemHandle, (CUipcMemHandle *, memory)) \
+	CALL(cuIpcCloseMemHandle, (memory)) \
 	CALL(cuIpcOpenMemHandle_v2, (memory *, CUipcMemHandle, unsigned)) \
-	CALL(cuMemAddressReserve, (memory *, size_t, size_t, memory, memory)) CALL(cuMemUnmap, (memory, size_t)) \
-	CALL(cuMemMap, (memory, size_t, size_t, memory, memory)) CALL(cuMemGetInfo_v2, (size_t *, size_t *))
+	CALL(cuMemAddressReserve, (memory *, size_t, size_t, memory, memory)) \
+	CALL(cuMemUnmap, (memory, size_t)) \
+	CALL(cuMemMap, (memory, size_t, size_t, memory, memory)) \
+	CALL(cuMemGetInfo_v2, (size_t *, size_t *))
 
-#define POINTER(name, parameters) static int (*call_##name) parameters;
+#define POINTER(name, parameters) static int(*call_##name) parameters;
 CALLS(POINTER)
 
 static const int on_card[] = {1, 1, 1, 0, 0, 0, 0, 0};
@@ -60,7 +67,7 @@ static void check(int result, const char *what)
 
 static void begin(void)
 {
-#define FIND(name, parameters) check(!(call_##name = (int (*) parameters)dlsym(RTLD_DEFAULT, #name)), #name);
+#define FIND(name, parameters) check(!(call_##name = (int(*) parameters)dlsym(RTLD_DEFAULT, #name)), #name);
 	CALLS(FIND)
 	check(call_cuInit(0), "cuInit");
 	check(call_cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
@@ -245,7 +252,8 @@ int main(int argc, char **argv)
 	}
 	begin();
 	if (opens) { /* once, so that the child has its context */
-		check(write(to_child[1], "", 1) != 1 || read(from_child[0], &shared, sizeof(shared)) != sizeof(shared), "child");
+		check(write(to_child[1], "", 1) != 1 || read(from_child[0], &shared, sizeof(shared)) != sizeof(shared),
+		      "child");
 		check(write(to_child[1], "", 1) != 1 || read(from_child[0], &lost, 1) != 1, "child");
 	}
 	most = left();

@@ -14,8 +14,10 @@ static int (*function(const char *file, const char *name))(int *)
 int main(void)
 {
 	static const char *const calls[][2] = {
-		{"libcuda.so.1", "cuDriverGetVersion"}, {"libcuda.so.1", "cuDeviceGetCount"},
-		{"libnvidia-ml.so.1", "nvmlSystemGetCudaDriverVersion"}, {"libnvidia-ml.so.1", "nvmlDeviceGetCount_v2"},
+		{"libcuda.so.1", "cuDriverGetVersion"},
+		{"libcuda.so.1", "cuDeviceGetCount"},
+		{"libnvidia-ml.so.1", "nvmlSystemGetCudaDriverVersion"},
+		{"libnvidia-ml.so.1", "nvmlDeviceGetCount_v2"},
 	};
 
 	for (int i = 0; i < 4; i++) {

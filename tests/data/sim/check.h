@@ -33,10 +33,10 @@ int cuGreenCtxCreate(handle *, handle, int, unsigned), cuGreenCtxDestroy(handle)
 int cuGreenCtxStreamCreate(handle *, handle, unsigned, int), cuImportExternalSemaphore(handle *, const void *);
 int cuInit(unsigned), cuLaunchHostFunc(handle, void (*)(void *), void *);
 int cuLaunchHostFunc_ptsz(handle, void (*)(void *), void *);
-int cuLaunchKernel(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle,
-	void **, void **);
-int cuLaunchKernel_ptsz(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle,
-	void **, void **);
+int cuLaunchKernel(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **,
+		   void **);
+int cuLaunchKernel_ptsz(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **,
+			void **);
 int cuLibraryGetKernel(handle *, handle, const char *);
 int cuLibraryLoadData(handle *, const void *, void *, void *, unsigned, void *, void *, unsigned);
 int cuLibraryUnload(handle), cuMemAddressFree(ptr, size_t), cuMemAddressReserve(ptr *, size_t, size_t, ptr, ptr);
@@ -68,8 +68,8 @@ int cuStreamWaitValue32_v2(handle, ptr, uint32_t, unsigned);
 int cuStreamWaitValue32_v2_ptsz(handle, ptr, uint32_t, unsigned);
 int cuStreamWaitValue64_v2(handle, ptr, uint64_t, unsigned), cuStreamWriteValue32_v2(handle, ptr, uint32_t, unsigned);
 int cuStreamWriteValue64_v2(handle, ptr, uint64_t, unsigned);
-int cuTensorMapEncodeTiled(void *, int, unsigned, void *, const uint64_t *, const uint64_t *,
-	const unsigned *, const unsigned *, int, int, int, int);
+int cuTensorMapEncodeTiled(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const unsigned *,
+			   const unsigned *, int, int, int, int);
 int cuWaitExternalSemaphoresAsync(const handle *, const void *, unsigned, handle);
 
 enum { OK, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, INVALID_CONTEXT = 201, INVALID_HANDLE = 400 };

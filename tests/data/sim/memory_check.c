@@ -109,7 +109,10 @@ static void large(void)
 
 static void pools(void)
 {
-	struct { int allocation, handles, location, id; char rest[72]; } properties = {1, 0, 1, 0, {0}};
+	struct {
+		int allocation, handles, location, id;
+		char rest[72];
+	} properties = {1, 0, 1, 0, {0}};
 	size_t before = available();
 	handle pool, other, stream;
 	ptr a, b;
@@ -129,7 +132,11 @@ static void pools(void)
 	EXPECT(cuStreamDestroy_v2(stream), OK);
 }
 
-struct allocation_properties { int type, handles, location, id; void *windows; unsigned char flags[8]; };
+struct allocation_properties {
+	int type, handles, location, id;
+	void *windows;
+	unsigned char flags[8];
+};
 
 static const struct allocation_properties pinned = {1, 1, 1, 0, NULL, {0}};
 static const int read_write[3] = {1, 0, 3};
@@ -182,7 +189,11 @@ static void virtual_memory(void)
 	EXPECT(cuMemCreate(&a, 1024 * 1024 * MIB, &pinned, 0), OUT_OF_MEMORY);
 }
 
-struct array_descriptor { size_t width, height, depth; int format; unsigned channels, flags; };
+struct array_descriptor {
+	size_t width, height, depth;
+	int format;
+	unsigned channels, flags;
+};
 
 static void arrays(void)
 {

@@ -6,12 +6,21 @@
 
 #include "check.h"
 
-typedef struct { int type; unsigned char hidden[92]; unsigned count, rest[11]; } sm_resource;
-typedef struct { int type, padding, fd, more[3]; unsigned flags, reserved[17]; } semaphore_handle;
-typedef struct { ptr value, others[8]; unsigned flags, reserved[17]; } semaphore_params;
+typedef struct {
+	int type;
+	unsigned char hidden[92];
+	unsigned count, rest[11];
+} sm_resource;
+typedef struct {
+	int type, padding, fd, more[3];
+	unsigned flags, reserved[17];
+} semaphore_handle;
+typedef struct {
+	ptr value, others[8];
+	unsigned flags, reserved[17];
+} semaphore_params;
 
-static const char ptx[] =
-	".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry spin_10ms() { ret; }\n";
+static const char ptx[] = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry spin_10ms() { ret; }\n";
 
 /* A stream waits until another one, or whoever has the file, has come so far. */
 static void semaphores(void)
@@ -112,9 +121,16 @@ static void green_contexts(handle function)
 
 static void clusters(handle function)
 {
-	struct { int id, padding; unsigned extent[16]; } attribute = {4, 0, {4, 1, 1}};
-	struct { unsigned grid[3], block[3], shared; handle stream; void *attributes; unsigned count; } config = {
-		{64, 1, 1}, {1024, 1, 1}, 0, NULL, &attribute, 1};
+	struct {
+		int id, padding;
+		unsigned extent[16];
+	} attribute = {4, 0, {4, 1, 1}};
+	struct {
+		unsigned grid[3], block[3], shared;
+		handle stream;
+		void *attributes;
+		unsigned count;
+	} config = {{64, 1, 1}, {1024, 1, 1}, 0, NULL, &attribute, 1};
 	int active;
 
 	EXPECT(cuOccupancyMaxActiveClusters(&active, function, &config), OK);

@@ -20,10 +20,22 @@ typedef struct {
 	int type, reserved[3];
 	union {
 		long long room[29];
-		struct { handle function; unsigned grid[3], block[3], shared; void **more[4]; } kernel;
-		struct { void (*function)(void *); void *argument; } host;
+		struct {
+			handle function;
+			unsigned grid[3], block[3], shared;
+			void **more[4];
+		} kernel;
+		struct {
+			void (*function)(void *);
+			void *argument;
+		} host;
 		handle graph;
-		struct { handle decider; int kind; unsigned size; handle *bodies, context; } condition;
+		struct {
+			handle decider;
+			int kind;
+			unsigned size;
+			handle *bodies, context;
+		} condition;
 	};
 	long long last;
 } node_params;
@@ -139,7 +151,10 @@ static void order(void)
 
 static void captured(void)
 {
-	struct { int result; handle node, from; } info;
+	struct {
+		int result;
+		handle node, from;
+	} info;
 	handle a, b, fork, join, graph, exec, other, node;
 	size_t count = 0, edges = 0;
 	int capturing = -1;

@@ -117,7 +117,7 @@ static void end(struct sim_context *context)
 }
 
 static CUresult create_context(struct sim_context **out, CUdevice device, unsigned flags, unsigned version,
-                               bool primary)
+			       bool primary)
 {
 	struct sim_context *context = remember_context(calloc(1, sizeof *context));
 

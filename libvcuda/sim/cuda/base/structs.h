@@ -172,14 +172,19 @@ typedef struct {
 	long long reserved2;
 } CUgraphNodeParams;
 
-typedef struct { char reserved[64]; } CUipcMemHandle;
-typedef struct { char reserved[64]; } CUipcEventHandle;
+typedef struct {
+	char reserved[64];
+} CUipcMemHandle;
+typedef struct {
+	char reserved[64];
+} CUipcEventHandle;
 
 _Static_assert(sizeof(CUDA_MEMCPY2D) == 128 && sizeof(CUDA_MEMCPY3D) == 200 && sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40 &&
-               sizeof(CUmemAllocationProp) == 32 && sizeof(CUDA_KERNEL_NODE_PARAMS) == 72 &&
-               sizeof(CUDA_MEMSET_NODE_PARAMS) == 40 && sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120 &&
-               sizeof(CUlaunchConfig) == 56 && sizeof(CUgraphEdgeData) == 8 &&
-               sizeof(CUstreamBatchMemOpParams) == 48 && sizeof(CUgraphNodeParams) == 256, "CUDA's structures");
+		       sizeof(CUmemAllocationProp) == 32 && sizeof(CUDA_KERNEL_NODE_PARAMS) == 72 &&
+		       sizeof(CUDA_MEMSET_NODE_PARAMS) == 40 && sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120 &&
+		       sizeof(CUlaunchConfig) == 56 && sizeof(CUgraphEdgeData) == 8 &&
+		       sizeof(CUstreamBatchMemOpParams) == 48 && sizeof(CUgraphNodeParams) == 256,
+	       "CUDA's structures");
 
 enum { CU_MEMORYTYPE_ARRAY = 3, CU_MEMORYTYPE_UNIFIED = 4 };
 enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };

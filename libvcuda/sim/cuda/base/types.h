@@ -48,7 +48,8 @@
 	X(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 222, "the provided PTX was compiled with an unsupported toolchain.") \
 	X(CUDA_ERROR_JIT_COMPILATION_DISABLED, 223, "PTX JIT compilation was disabled") \
 	X(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY, 224, "the provided execution affinity is not supported") \
-	X(CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC, 225, "the provided PTX contains unsupported call to cudaDeviceSynchronize") \
+	X(CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC, 225, \
+	  "the provided PTX contains unsupported call to cudaDeviceSynchronize") \
 	X(CUDA_ERROR_INVALID_SOURCE, 300, "device kernel image is invalid") \
 	X(CUDA_ERROR_FILE_NOT_FOUND, 301, "file not found") \
 	X(CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND, 302, "shared object symbol not found") \
@@ -69,7 +70,8 @@
 	X(CUDA_ERROR_CONTEXT_IS_DESTROYED, 709, "context is destroyed") \
 	X(CUDA_ERROR_ASSERT, 710, "device-side assert triggered") \
 	X(CUDA_ERROR_TOO_MANY_PEERS, 711, "peer mapping resources exhausted") \
-	X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, 712, "part or all of the requested memory range is already mapped") \
+	X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, 712, \
+	  "part or all of the requested memory range is already mapped") \
 	X(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, 713, "pointer does not correspond to a registered memory region") \
 	X(CUDA_ERROR_HARDWARE_STACK_ERROR, 714, "hardware stack error") \
 	X(CUDA_ERROR_ILLEGAL_INSTRUCTION, 715, "an illegal instruction was encountered") \
@@ -83,25 +85,34 @@
 	X(CUDA_ERROR_SYSTEM_NOT_READY, 802, "system not yet initialized") \
 	X(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803, "system has unsupported display driver / cuda driver combination") \
 	X(CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, 804, "forward compatibility was attempted on non supported HW") \
-	X(CUDA_ERROR_MPS_CONNECTION_FAILED, 805, "MPS client failed to connect to the MPS control daemon or the MPS server") \
-	X(CUDA_ERROR_MPS_RPC_FAILURE, 806, "the remote procedural call between the MPS server and the MPS client failed") \
+	X(CUDA_ERROR_MPS_CONNECTION_FAILED, 805, \
+	  "MPS client failed to connect to the MPS control daemon or the MPS server") \
+	X(CUDA_ERROR_MPS_RPC_FAILURE, 806, \
+	  "the remote procedural call between the MPS server and the MPS client failed") \
 	X(CUDA_ERROR_MPS_SERVER_NOT_READY, 807, "MPS server is not ready to accept new MPS client requests") \
-	X(CUDA_ERROR_MPS_MAX_CLIENTS_REACHED, 808, "the hardware resources required to create MPS client have been exhausted") \
-	X(CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED, 809, "the hardware resources required to support device connections have been exhausted") \
+	X(CUDA_ERROR_MPS_MAX_CLIENTS_REACHED, 808, \
+	  "the hardware resources required to create MPS client have been exhausted") \
+	X(CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED, 809, \
+	  "the hardware resources required to support device connections have been exhausted") \
 	X(CUDA_ERROR_MPS_CLIENT_TERMINATED, 810, "the MPS client has been terminated by the server") \
-	X(CUDA_ERROR_CDP_NOT_SUPPORTED, 811, "the module is using CUDA Dynamic Parallelism, which is not supported in this configuration") \
-	X(CUDA_ERROR_CDP_VERSION_MISMATCH, 812, "the module contains an unsupported interaction between different versions of CUDA Dynamic Parallelism") \
+	X(CUDA_ERROR_CDP_NOT_SUPPORTED, 811, \
+	  "the module is using CUDA Dynamic Parallelism, which is not supported in this configuration") \
+	X(CUDA_ERROR_CDP_VERSION_MISMATCH, 812, \
+	  "the module contains an unsupported interaction between different versions of CUDA Dynamic Parallelism") \
 	X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900, "operation not permitted when stream is capturing") \
 	X(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, 901, "operation failed due to a previous error during capture") \
 	X(CUDA_ERROR_STREAM_CAPTURE_MERGE, 902, "operation would result in a merge of separate capture sequences") \
 	X(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, 903, "capture was not ended in the same stream as it began") \
 	X(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, 904, "capturing stream has unjoined work") \
 	X(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, 905, "dependency created on uncaptured work in another stream") \
-	X(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, 906, "operation would make the legacy stream depend on a capturing blocking stream") \
+	X(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, 906, \
+	  "operation would make the legacy stream depend on a capturing blocking stream") \
 	X(CUDA_ERROR_CAPTURED_EVENT, 907, "operation not permitted on an event last recorded in a capturing stream") \
-	X(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, 908, "attempt to terminate a thread-local capture sequence from another thread") \
+	X(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, 908, \
+	  "attempt to terminate a thread-local capture sequence from another thread") \
 	X(CUDA_ERROR_TIMEOUT, 909, "wait operation timed out") \
-	X(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, 910, "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update") \
+	X(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, 910, \
+	  "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update") \
 	X(CUDA_ERROR_EXTERNAL_DEVICE, 911, "an async error has occurred in external entity outside of CUDA") \
 	X(CUDA_ERROR_INVALID_CLUSTER_SIZE, 912, "a kernel launch error has occurred due to cluster misconfiguration") \
 	X(CUDA_ERROR_FUNCTION_NOT_LOADED, 913, "the function is not loaded") \
@@ -123,7 +134,9 @@ typedef struct sim_event *CUevent;
 typedef struct sim_module *CUmodule;
 typedef struct sim_function *CUfunction;
 typedef struct sim_pool *CUmemoryPool;
-typedef struct { char bytes[16]; } CUuuid;
+typedef struct {
+	char bytes[16];
+} CUuuid;
 
 typedef int CUlimit;
 typedef int CUfunction_attribute;
@@ -206,7 +219,9 @@ enum {
 enum { CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_LOCATION_TYPE_HOST = 2 };
 enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
 
-typedef struct { int type, id; } CUmemLocation;
+typedef struct {
+	int type, id;
+} CUmemLocation;
 
 typedef struct {
 	int allocType;

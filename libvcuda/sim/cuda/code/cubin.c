@@ -28,8 +28,8 @@ static bool section_at(const struct file *file, unsigned index, Elf64_Shdr *sect
 {
 	uint64_t offset = file->header.e_shoff + (uint64_t)index * sizeof *section;
 	const char *at = index < file->header.e_shnum && file->header.e_shoff <= file->size
-	                         ? bytes_at(file, offset, sizeof *section)
-	                         : NULL;
+				 ? bytes_at(file, offset, sizeof *section)
+				 : NULL;
 
 	if (at)
 		memcpy(section, at, sizeof *section);

@@ -11,7 +11,10 @@
 /* A name "<anything>_<number>{ns,us,ms}" sets the duration. "<anything>_ns" takes it from the first argument. */
 void sim_function_time(struct sim_function *function)
 {
-	static const struct { const char *suffix; uint64_t unit; } units[] = {{"ns", 1}, {"us", 1000}, {"ms", 1000000}};
+	static const struct {
+		const char *suffix;
+		uint64_t unit;
+	} units[] = {{"ns", 1}, {"us", 1000}, {"ms", 1000000}};
 	const char *last = strrchr(function->name, '_');
 	char *end;
 
@@ -25,7 +28,7 @@ void sim_function_time(struct sim_function *function)
 	function->takes_first_argument =
 		strcmp(last, "_ns") == 0 && kernel && kernel->parameter_count && kernel->parameters[0].size == 8;
 	function->meets = strstr(function->name, "meet_") && kernel && kernel->parameter_count == 3 &&
-	                  kernel->parameters[1].size == 8 && kernel->parameters[2].size == 8;
+			  kernel->parameters[1].size == 8 && kernel->parameters[2].size == 8;
 }
 
 static int attribute_of(const struct sim_function *function, CUfunction_attribute attribute)
@@ -96,7 +99,7 @@ static unsigned blocks_per_sm(const struct sim_card *card, int threads, size_t s
 }
 
 SIM_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function, int threads,
-                                                                         size_t shared, unsigned flags)
+									 size_t shared, unsigned flags)
 {
 	REJECT(!blocks || threads <= 0 || flags > 1);
 	TRY(sim_object_lock(function, SIM_FUNCTION));
@@ -106,7 +109,7 @@ SIM_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *bl
 }
 
 SIM_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads,
-                                                                size_t shared)
+								size_t shared)
 {
 	return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared, 0);
 }
@@ -115,8 +118,8 @@ typedef size_t (*shared_of_block)(int);
 
 /* The largest block that still fills a multiprocessor with the most threads. */
 SIM_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunction function,
-                                                              shared_of_block shared_of, size_t shared, int limit,
-                                                              unsigned flags)
+							      shared_of_block shared_of, size_t shared, int limit,
+							      unsigned flags)
 {
 	int best = 0, most = 0, blocks;
 
@@ -137,7 +140,7 @@ SIM_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *bl
 }
 
 SIM_EXPORT CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction function,
-                                                     shared_of_block shared_of, size_t shared, int limit)
+						     shared_of_block shared_of, size_t shared, int limit)
 {
 	return cuOccupancyMaxPotentialBlockSizeWithFlags(grid, block, function, shared_of, shared, limit, 0);
 }

@@ -14,7 +14,9 @@
 struct sim_kernel {
 	char *name;
 	unsigned parameter_count;
-	struct { uint32_t offset, size; } parameters[SIM_MAX_PARAMETERS];
+	struct {
+		uint32_t offset, size;
+	} parameters[SIM_MAX_PARAMETERS];
 };
 
 struct sim_variable {

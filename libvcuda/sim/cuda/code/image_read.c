@@ -75,7 +75,8 @@ static enum sim_image_status read_entries(const char *at, uint64_t left, struct 
 
 	while (left >= sizeof entry && status != SIM_IMAGE_NO_MEMORY) {
 		memcpy(&entry, at, sizeof entry);
-		if (entry.header_size < sizeof entry || entry.header_size > left || entry.size > left - entry.header_size)
+		if (entry.header_size < sizeof entry || entry.header_size > left ||
+		    entry.size > left - entry.header_size)
 			return SIM_IMAGE_INVALID;
 		const char *content = at + entry.header_size;
 		if (entry.compressed_size || (entry.kind != FATBIN_KIND_PTX && entry.kind != FATBIN_KIND_ELF))
@@ -97,7 +98,8 @@ static enum sim_image_status read_fatbin(const char *data, size_t size, struct s
 	if (size && size < sizeof header)
 		return SIM_IMAGE_INVALID;
 	memcpy(&header, data, sizeof header);
-	if (header.header_size < sizeof header || header.size > MAX_IMAGE || (size && header.size > size - header.header_size))
+	if (header.header_size < sizeof header || header.size > MAX_IMAGE ||
+	    (size && header.size > size - header.header_size))
 		return SIM_IMAGE_INVALID;
 	image->size = header.header_size + header.size;
 	return read_entries(data + header.header_size, header.size, image);
@@ -133,11 +135,9 @@ enum sim_image_status sim_image_read(const void *data, size_t size, struct sim_i
 	case FATBIN_WRAPPER_MAGIC:
 		memcpy(&wrapper, data, sizeof wrapper);
 		status = wrapper.data && magic_of(wrapper.data, 0) == FATBIN_MAGIC ? read_fatbin(wrapper.data, 0, image)
-		                                                                  : SIM_IMAGE_INVALID;
+										   : SIM_IMAGE_INVALID;
 		break;
-	default:
-		image->size = size ? size : strlen(data);
-		status = read_text(data, image->size, image);
+	default: image->size = size ? size : strlen(data); status = read_text(data, image->size, image);
 	}
 	if (status != SIM_IMAGE_OK)
 		sim_image_free(image);

@@ -109,7 +109,8 @@ SIM_EXPORT CUresult cuLibraryUnload(CUlibrary library)
 static CUmodule find_loaded(const struct sim_library *library, const struct sim_context *context)
 {
 	for (struct loaded *at = library->loaded; at; at = at->next)
-		if (at->context == context && sim_object_is(at->module, SIM_MODULE) && at->module->object.context == context)
+		if (at->context == context && sim_object_is(at->module, SIM_MODULE) &&
+		    at->module->object.context == context)
 			return at->module;
 	return NULL;
 }
@@ -117,8 +118,8 @@ static CUmodule find_loaded(const struct sim_library *library, const struct sim_
 static CUresult load_here(struct sim_context *context, CUlibrary library, CUmodule *module)
 {
 	struct loaded *loaded = calloc(1, sizeof *loaded);
-	CUresult result = loaded ? sim_module_load(context, library->data, library->size, module)
-	                         : CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result =
+		loaded ? sim_module_load(context, library->data, library->size, module) : CUDA_ERROR_OUT_OF_MEMORY;
 
 	if (result != CUDA_SUCCESS) {
 		free(loaded);
@@ -210,7 +211,7 @@ SIM_EXPORT CUresult cuLinkCreate_v2(unsigned count, int *options, void **values,
 }
 
 SIM_EXPORT CUresult cuLinkAddData_v2(struct sim_link *link, int type, const void *data, size_t size, const char *name,
-                                     unsigned count, int *options, void **values)
+				     unsigned count, int *options, void **values)
 {
 	(void)type;
 	(void)name;
@@ -232,7 +233,7 @@ SIM_EXPORT CUresult cuLinkAddData_v2(struct sim_link *link, int type, const void
 }
 
 SIM_EXPORT CUresult cuLinkAddFile_v2(struct sim_link *link, int type, const char *path, unsigned count, int *options,
-                                     void **values)
+				     void **values)
 {
 	size_t size;
 	char *data;

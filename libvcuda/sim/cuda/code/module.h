@@ -22,7 +22,7 @@ struct sim_function {
 	int settings[CU_FUNC_ATTRIBUTE_MAX];
 	uint64_t duration;               /* from its name; 0: the general rule applies */
 	bool takes_first_argument;       /* the first argument is the duration in ns */
-	bool meets;                      /* the second and third arguments name a meeting and its size, see README.md */
+	bool meets; /* the second and third arguments name a meeting and its size, see README.md */
 	char name[];
 };
 

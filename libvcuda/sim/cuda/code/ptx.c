@@ -60,9 +60,12 @@ static bool is_ptx(const char *text)
 /* Size in bytes of the type with that name; 0: no such type. */
 static uint32_t type_bytes(const struct word *word)
 {
-	static const struct { const char *name; uint32_t bytes; } types[] = {
-		{".u8", 1}, {".s8", 1}, {".b8", 1}, {".u16", 2}, {".s16", 2}, {".b16", 2}, {".f16", 2},
-		{".u32", 4}, {".s32", 4}, {".b32", 4}, {".f32", 4}, {".f16x2", 4},
+	static const struct {
+		const char *name;
+		uint32_t bytes;
+	} types[] = {
+		{".u8", 1},  {".s8", 1},  {".b8", 1},  {".u16", 2}, {".s16", 2},   {".b16", 2},
+		{".f16", 2}, {".u32", 4}, {".s32", 4}, {".b32", 4}, {".f32", 4},   {".f16x2", 4},
 		{".u64", 8}, {".s64", 8}, {".b64", 8}, {".f64", 8}, {".b128", 16},
 	};
 

@@ -14,7 +14,10 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fun
 
 struct attribute {
 	int id, padding;
-	union { unsigned extent[3]; char bytes[64]; } value;
+	union {
+		unsigned extent[3];
+		char bytes[64];
+	} value;
 };
 
 static unsigned cluster_of(const CUlaunchConfig *config)
@@ -23,7 +26,8 @@ static unsigned cluster_of(const CUlaunchConfig *config)
 
 	for (unsigned i = 0; attributes && i < config->numAttrs; i++)
 		if (attributes[i].id == ATTRIBUTE_CLUSTER)
-			return attributes[i].value.extent[0] * attributes[i].value.extent[1] * attributes[i].value.extent[2];
+			return attributes[i].value.extent[0] * attributes[i].value.extent[1] *
+			       attributes[i].value.extent[2];
 	return 1;
 }
 
@@ -46,7 +50,8 @@ SIM_EXPORT CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction funct
 		return CUDA_ERROR_INVALID_CLUSTER_SIZE;
 
 	TRY(cuOccupancyMaxActiveBlocksPerMultiprocessor(
-		&blocks, function, (int)(config->blockDimX * config->blockDimY * config->blockDimZ), config->sharedMemBytes));
+		&blocks, function, (int)(config->blockDimX * config->blockDimY * config->blockDimZ),
+		config->sharedMemBytes));
 	*clusters = (int)((unsigned)blocks * sm_count / cluster);
 	return CUDA_SUCCESS;
 }
@@ -64,8 +69,8 @@ static CUresult check_tensor(const void *map, int rank, const void *address)
 	if (sim_device_card(context->device)->compute_major < 9)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	return map && !((uintptr_t)map % 64) && rank >= 1 && rank <= 5 && address && !((uintptr_t)address % 16)
-	               ? CUDA_SUCCESS
-	               : CUDA_ERROR_INVALID_VALUE;
+		       ? CUDA_SUCCESS
+		       : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult check_shape(unsigned rank, const uint64_t *extent, const uint64_t *strides, const unsigned *steps)
@@ -79,8 +84,8 @@ static CUresult check_shape(unsigned rank, const uint64_t *extent, const uint64_
 }
 
 SIM_EXPORT CUresult cuTensorMapEncodeTiled(struct tensor_map *map, int type, unsigned rank, void *address,
-                                           const uint64_t *extent, const uint64_t *strides, const unsigned *box,
-                                           const unsigned *steps, int interleave, int swizzle, int promotion, int fill)
+					   const uint64_t *extent, const uint64_t *strides, const unsigned *box,
+					   const unsigned *steps, int interleave, int swizzle, int promotion, int fill)
 {
 	CUresult result = check_tensor(map, (int)rank, address);
 
@@ -104,15 +109,16 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
 
 /* The attributes state when a source may be read; here it is read in stream order. */
-SIM_EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes,
-                                       size_t *indices, size_t attribute_count, size_t *failed, CUstream stream)
+SIM_EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+				       void *attributes, size_t *indices, size_t attribute_count, size_t *failed,
+				       CUstream stream)
 {
 	CUresult result = CUDA_SUCCESS;
 
 	if (failed)
 		*failed = SIZE_MAX;
-	REJECT(!to || !from || !sizes || !count || !attributes || !indices || !attribute_count || attribute_count > count ||
-	    indices[0] || !stream || stream == CU_STREAM_LEGACY);
+	REJECT(!to || !from || !sizes || !count || !attributes || !indices || !attribute_count ||
+	       attribute_count > count || indices[0] || !stream || stream == CU_STREAM_LEGACY);
 	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
 		result = cuMemcpyAsync(to[i], from[i], sizes[i], stream);
 		if (result != CUDA_SUCCESS && failed)

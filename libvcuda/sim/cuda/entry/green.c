@@ -101,8 +101,9 @@ SIM_EXPORT CUresult cuCtxGetDevResource(CUcontext context, CUdevResource *out, i
 }
 
 /* Makes groups of at least `least` multiprocessors, as many as fit. Without an array it only counts them. */
-SIM_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned *group_count, const CUdevResource *input,
-                                                CUdevResource *remaining, unsigned flags, unsigned least)
+SIM_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned *group_count,
+						const CUdevResource *input, CUdevResource *remaining, unsigned flags,
+						unsigned least)
 {
 	TRY(sim_init_ready());
 	REJECT(!group_count || !is_resource(input) || flags > 3);

@@ -21,17 +21,18 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 CUresult cuStreamGetGreenCtx(CUstream stream, struct sim_green **green);
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument);
 CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes,
-                            size_t *indices, size_t attribute_count, size_t *failed, CUstream stream);
+			    size_t *indices, size_t attribute_count, size_t *failed, CUstream stream);
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset, CUmemGenericAllocationHandle memory,
-                            size_t memory_offset, size_t size, unsigned long long flags);
+			    size_t memory_offset, size_t size, unsigned long long flags);
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer, size_t size,
-                             unsigned long long flags);
+			     unsigned long long flags);
 
 SIM_EXPORT CUresult cuCtxCreate_v4(CUcontext *context, const struct creation *creation, unsigned flags, CUdevice device)
 {
 	if (creation && creation->graphics)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	return cuCtxCreate_v3(context, creation ? creation->affinities : NULL, creation ? creation->count : 0, flags, device);
+	return cuCtxCreate_v3(context, creation ? creation->affinities : NULL, creation ? creation->count : 0, flags,
+			      device);
 }
 
 /* Calls with this context as the current one; `context` NULL: with the one that is current already. */
@@ -80,21 +81,21 @@ SIM_EXPORT CUresult cuLaunchHostFunc_v2(CUstream stream, CUhostFn function, void
 }
 
 SIM_EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
-                                          void *attributes, size_t *indices, size_t attribute_count, CUstream stream)
+					  void *attributes, size_t *indices, size_t attribute_count, CUstream stream)
 {
 	return cuMemcpyBatchAsync(to, from, sizes, count, attributes, indices, attribute_count, NULL, stream);
 }
 
 SIM_EXPORT CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
-                                          CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
-                                          unsigned long long flags)
+					  CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+					  unsigned long long flags)
 {
 	TRY(sim_device(device));
 	return cuMulticastBindMem(handle, offset, memory, memory_offset, size, flags);
 }
 
 SIM_EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
-                                           CUdeviceptr pointer, size_t size, unsigned long long flags)
+					   CUdeviceptr pointer, size_t size, unsigned long long flags)
 {
 	TRY(sim_device(device));
 	return cuMulticastBindAddr(handle, offset, pointer, size, flags);

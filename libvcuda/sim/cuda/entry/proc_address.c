@@ -61,7 +61,7 @@ static const struct sim_other_name *find_other(const char *base, int version, bo
 }
 
 SIM_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags,
-                                        CUdriverProcAddressQueryResult *status)
+					CUdriverProcAddressQueryResult *status)
 {
 	bool known;
 
@@ -73,8 +73,8 @@ SIM_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int vers
 	*pfn = (void *)function;
 	if (status)
 		*status = function ? CU_GET_PROC_ADDRESS_SUCCESS
-		        : known    ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
-		                   : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+			  : known  ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+				   : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 	return function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 

@@ -13,8 +13,13 @@ static void drop_allocations(struct sim_context *context)
 }
 
 void (*const sim_context_ends[])(struct sim_context *context) = {
-	sim_queue_drain, sim_queue_forget_all, sim_module_drop_all, sim_event_drop_all, sim_object_destroy_all,
-	drop_allocations, NULL,
+	sim_queue_drain,
+	sim_queue_forget_all,
+	sim_module_drop_all,
+	sim_event_drop_all,
+	sim_object_destroy_all,
+	drop_allocations,
+	NULL,
 };
 
 void (*const sim_context_last_ends[])(CUdevice device) = {sim_pool_drop_all, sim_graph_memory_trim, NULL};

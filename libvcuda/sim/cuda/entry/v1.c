@@ -22,23 +22,23 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *, void *, unsigned);
 
 WIDER(cuMemFree, (CUdeviceptr_v1 pointer), (CUdeviceptr), pointer)
 WIDER(cuMemAllocHost, (void **pointer, unsigned size), (void **, size_t), pointer, size)
-WIDER(cuMemcpyHtoD, (CUdeviceptr_v1 to, const void *from, unsigned bytes),
-      (CUdeviceptr, const void *, size_t), to, from, bytes)
+WIDER(cuMemcpyHtoD, (CUdeviceptr_v1 to, const void *from, unsigned bytes), (CUdeviceptr, const void *, size_t), to,
+      from, bytes)
 WIDER(cuMemcpyHtoDAsync, (CUdeviceptr_v1 to, const void *from, unsigned bytes, CUstream stream),
       (CUdeviceptr, const void *, size_t, CUstream), to, from, bytes, stream)
 WIDER(cuMemcpyDtoH, (void *to, CUdeviceptr_v1 from, unsigned bytes), (void *, CUdeviceptr, size_t), to, from, bytes)
 WIDER(cuMemcpyDtoHAsync, (void *to, CUdeviceptr_v1 from, unsigned bytes, CUstream stream),
       (void *, CUdeviceptr, size_t, CUstream), to, from, bytes, stream)
-WIDER(cuMemcpyDtoD, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned bytes),
-      (CUdeviceptr, CUdeviceptr, size_t), to, from, bytes)
+WIDER(cuMemcpyDtoD, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned bytes), (CUdeviceptr, CUdeviceptr, size_t), to,
+      from, bytes)
 WIDER(cuMemcpyDtoDAsync, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned bytes, CUstream stream),
       (CUdeviceptr, CUdeviceptr, size_t, CUstream), to, from, bytes, stream)
-WIDER(cuMemsetD8, (CUdeviceptr_v1 to, unsigned char value, unsigned count),
-      (CUdeviceptr, unsigned char, size_t), to, value, count)
-WIDER(cuMemsetD16, (CUdeviceptr_v1 to, unsigned short value, unsigned count),
-      (CUdeviceptr, unsigned short, size_t), to, value, count)
-WIDER(cuMemsetD32, (CUdeviceptr_v1 to, unsigned value, unsigned count),
-      (CUdeviceptr, unsigned, size_t), to, value, count)
+WIDER(cuMemsetD8, (CUdeviceptr_v1 to, unsigned char value, unsigned count), (CUdeviceptr, unsigned char, size_t), to,
+      value, count)
+WIDER(cuMemsetD16, (CUdeviceptr_v1 to, unsigned short value, unsigned count), (CUdeviceptr, unsigned short, size_t), to,
+      value, count)
+WIDER(cuMemsetD32, (CUdeviceptr_v1 to, unsigned value, unsigned count), (CUdeviceptr, unsigned, size_t), to, value,
+      count)
 
 static unsigned clamp(size_t value)
 {
@@ -77,7 +77,7 @@ SIM_EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned size)
 }
 
 SIM_EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width, unsigned height,
-                                    unsigned element)
+				    unsigned element)
 {
 	unsigned row = (width + 511) & ~511u, size;
 

@@ -88,7 +88,7 @@ static int compare_plans(const struct sim_plan *old, const struct sim_plan *new,
 		return UPDATE_ERROR_TOPOLOGY_CHANGED;
 	if (same < new->count)
 		return old->steps[same].work.type == new->steps[same].work.type ? UPDATE_ERROR_TOPOLOGY_CHANGED
-		                                                                : UPDATE_ERROR_NODE_TYPE_CHANGED;
+										: UPDATE_ERROR_NODE_TYPE_CHANGED;
 	for (size_t i = 0; i < new->count; i++) {
 		*culprit = new->steps[i].node;
 		if (other_device(&old->steps[i].work, &new->steps[i].work))
@@ -257,7 +257,7 @@ static CUresult submit_work(const struct launch *launch, const struct sim_step *
 		work.duration = sim_copy_fill_duration(&work.fill, launch->context);
 	sim_launch_restrict(&work, launch->context);
 	return work.type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP ? sim_memop_submit(stream, work.memops)
-	                                                    : sim_queue_submit(stream, &work, false);
+							    : sim_queue_submit(stream, &work, false);
 }
 
 static CUresult submit_step(struct launch *launch, size_t index)

@@ -11,7 +11,7 @@
  * launch left.
  */
 CUresult sim_graph_memory_nodes_prepare(const struct sim_step *steps, size_t count, unsigned long long flags,
-                                        CUstream stream);
+					CUstream stream);
 CUresult sim_graph_memory_nodes_reserve(const struct sim_step *steps, size_t count);
 
 #endif

@@ -8,7 +8,7 @@
 #include "cuda/work/submit.h"
 
 SIM_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                                           size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *p)
+					   size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
 	REJECT(!p || !p->bytesize || p->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE);
 	TRY(sim_device(p->poolProps.location.id));
@@ -39,7 +39,7 @@ SIM_EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLO
 }
 
 SIM_EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                                          size_t count, CUdeviceptr pointer)
+					  size_t count, CUdeviceptr pointer)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .memory.pointer = pointer};
 
@@ -95,8 +95,7 @@ static bool is_live(CUdeviceptr pointer)
 }
 
 /* A graph whose allocations outlive it can be launched again only after they were freed, or if it frees them itself. */
-static CUresult free_left_over(const struct sim_step *steps, size_t count, unsigned long long flags,
-                                        CUstream stream)
+static CUresult free_left_over(const struct sim_step *steps, size_t count, unsigned long long flags, CUstream stream)
 {
 	CUresult result = CUDA_SUCCESS;
 
@@ -107,13 +106,13 @@ static CUresult free_left_over(const struct sim_step *steps, size_t count, unsig
 			continue;
 		struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .memory.pointer = pointer};
 		result = flags & CU_GRAPH_INSTANTIATE_AUTO_FREE_ON_LAUNCH ? sim_queue_submit(stream, &work, true)
-		                                                          : CUDA_ERROR_INVALID_VALUE;
+									  : CUDA_ERROR_INVALID_VALUE;
 	}
 	return result;
 }
 
 CUresult sim_graph_memory_nodes_prepare(const struct sim_step *steps, size_t count, unsigned long long flags,
-                                        CUstream stream)
+					CUstream stream)
 {
 	TRY(free_left_over(steps, count, flags, stream));
 	return sim_graph_memory_nodes_reserve(steps, count);

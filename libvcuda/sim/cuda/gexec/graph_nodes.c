@@ -12,7 +12,9 @@ CUresult sim_graph_nodes_launch_from(const CUDA_KERNEL_NODE_PARAMS *p, bool has_
 {
 	REJECT(!p);
 	struct sim_launch launch = {
-		.function = p->func ? p->func : has_kernel ? p->kern : NULL,
+		.function = p->func      ? p->func
+			    : has_kernel ? p->kern
+					 : NULL,
 		.grid = {p->gridDimX, p->gridDimY, p->gridDimZ},
 		.block = {p->blockDimX, p->blockDimY, p->blockDimZ},
 		.shared = p->sharedMemBytes,
@@ -40,7 +42,8 @@ static CUresult copy_from(const CUDA_MEMCPY3D *parameters, struct sim_work *work
 static CUresult host_from(const CUDA_HOST_NODE_PARAMS *p, struct sim_work *work)
 {
 	REJECT(!p || !p->fn);
-	*work = (struct sim_work){.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.function = p->fn, .argument = p->userData}};
+	*work = (struct sim_work){.type = CU_GRAPH_NODE_TYPE_HOST,
+				  .host = {.function = p->fn, .argument = p->userData}};
 	return CUDA_SUCCESS;
 }
 
@@ -52,7 +55,7 @@ static CUresult event_from(int type, CUevent event, struct sim_work *work)
 }
 
 CUresult sim_graph_nodes_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                      CUresult result, const struct sim_work *work)
+			     CUresult result, const struct sim_work *work)
 {
 	if (result == CUDA_SUCCESS)
 		result = sim_graph_lock(graph, dependencies, count, node);
@@ -67,14 +70,14 @@ SIM_EXPORT CUresult cuGraphAddKernelNode(NODE, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
 	return sim_graph_nodes_add(node, graph, dependencies, count, sim_graph_nodes_launch_from(p, false, &work),
-	                           &work);
+				   &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddKernelNode_v2(NODE, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
 	return sim_graph_nodes_add(node, graph, dependencies, count, sim_graph_nodes_launch_from(p, true, &work),
-	                           &work);
+				   &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddMemcpyNode(NODE, const CUDA_MEMCPY3D *p, CUcontext context)
@@ -107,14 +110,14 @@ SIM_EXPORT CUresult cuGraphAddEventRecordNode(NODE, CUevent event)
 {
 	struct sim_work work;
 	return sim_graph_nodes_add(node, graph, dependencies, count,
-	                           event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+				   event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddEventWaitNode(NODE, CUevent event)
 {
 	struct sim_work work;
 	return sim_graph_nodes_add(node, graph, dependencies, count,
-	                           event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
+				   event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
 }
 
 /* Replaces the node's work: in the graph here, in an executable graph below. */
@@ -157,30 +160,29 @@ SIM_EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_K
 	return sim_graph_nodes_change(node, sim_graph_nodes_launch_from(p, true, &work), &work);
 }
 
-SIM_EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                                   const CUDA_KERNEL_NODE_PARAMS *p)
+SIM_EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
 	return sim_graph_nodes_change_step(exec, node, sim_graph_nodes_launch_from(p, false, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
-                                                      const CUDA_KERNEL_NODE_PARAMS *p)
+						      const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
 	return sim_graph_nodes_change_step(exec, node, sim_graph_nodes_launch_from(p, true, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *p,
-                                                   CUcontext context)
+						   CUcontext context)
 {
 	struct sim_work work;
 	(void)context;
 	return sim_graph_nodes_change_step(exec, node, copy_from(p, &work), &work);
 }
 
-SIM_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                                   const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context)
+SIM_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *p,
+						   CUcontext context)
 {
 	struct sim_work work;
 	(void)context;
@@ -200,8 +202,12 @@ static CUresult get_launch(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out, size_
 	const struct sim_launch *launch = &node->work.launch;
 	CUDA_KERNEL_NODE_PARAMS full = {
 		.func = launch->function,
-		.gridDimX = launch->grid[0], .gridDimY = launch->grid[1], .gridDimZ = launch->grid[2],
-		.blockDimX = launch->block[0], .blockDimY = launch->block[1], .blockDimZ = launch->block[2],
+		.gridDimX = launch->grid[0],
+		.gridDimY = launch->grid[1],
+		.gridDimZ = launch->grid[2],
+		.blockDimX = launch->block[0],
+		.blockDimY = launch->block[1],
+		.blockDimZ = launch->block[2],
 		.sharedMemBytes = launch->shared,
 	};
 	memcpy(out, &full, size);

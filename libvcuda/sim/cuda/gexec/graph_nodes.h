@@ -12,7 +12,7 @@ CUresult sim_graph_nodes_fill_from(const CUDA_MEMSET_NODE_PARAMS *parameters, st
 
 /* For the entry points of the kinds of nodes: adds a node, changes one in its graph, or in an executable graph. */
 CUresult sim_graph_nodes_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                      CUresult result, const struct sim_work *work);
+			     CUresult result, const struct sim_work *work);
 CUresult sim_graph_nodes_change(CUgraphNode node, CUresult result, const struct sim_work *work);
 CUresult sim_graph_nodes_change_step(CUgraphExec exec, CUgraphNode node, CUresult result, const struct sim_work *work);
 

@@ -34,8 +34,9 @@ CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *dependencies,
 
 static CUresult check_params(const CUgraphNodeParams *p)
 {
-	return p && !p->reserved0[0] && !p->reserved0[1] && !p->reserved0[2] && !p->reserved2 ? CUDA_SUCCESS
-	                                                                                     : CUDA_ERROR_INVALID_VALUE;
+	return p && !p->reserved0[0] && !p->reserved0[1] && !p->reserved0[2] && !p->reserved2
+		       ? CUDA_SUCCESS
+		       : CUDA_ERROR_INVALID_VALUE;
 }
 
 SIM_EXPORT CUresult cuGraphAddNode(NODE, CUgraphNodeParams *p)
@@ -50,19 +51,18 @@ SIM_EXPORT CUresult cuGraphAddNode(NODE, CUgraphNodeParams *p)
 	case CU_GRAPH_NODE_TYPE_GRAPH: return cuGraphAddChildGraphNode(node, graph, dependencies, count, p->graph);
 	case CU_GRAPH_NODE_TYPE_EMPTY: return cuGraphAddEmptyNode(node, graph, dependencies, count);
 	case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return cuGraphAddEventWaitNode(node, graph, dependencies, count, p->event);
-	case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return cuGraphAddEventRecordNode(node, graph, dependencies, count, p->event);
+	case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+		return cuGraphAddEventRecordNode(node, graph, dependencies, count, p->event);
 	case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return cuGraphAddMemAllocNode(node, graph, dependencies, count, &p->alloc);
 	case CU_GRAPH_NODE_TYPE_MEM_FREE: return cuGraphAddMemFreeNode(node, graph, dependencies, count, p->free);
 	case CU_GRAPH_NODE_TYPE_CONDITIONAL:
 		return sim_graph_condition_add(node, graph, dependencies, count, &p->conditional);
-	default:
-		REJECT(p->type < 0 || p->type > CU_GRAPH_NODE_TYPE_CONDITIONAL);
-		return CUDA_ERROR_NOT_SUPPORTED;
+	default: REJECT(p->type < 0 || p->type > CU_GRAPH_NODE_TYPE_CONDITIONAL); return CUDA_ERROR_NOT_SUPPORTED;
 	}
 }
 
 SIM_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                                      const CUgraphEdgeData *data, size_t count, CUgraphNodeParams *p)
+				      const CUgraphEdgeData *data, size_t count, CUgraphNodeParams *p)
 {
 	(void)data;
 	return cuGraphAddNode(node, graph, dependencies, count, p);
@@ -82,7 +82,7 @@ SIM_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node,
 }
 
 SIM_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
-                                              const CUgraphEdgeData *data, size_t count)
+					      const CUgraphEdgeData *data, size_t count)
 {
 	(void)data;
 	return cuGraphAddDependencies(graph, from, to, count);
@@ -96,14 +96,14 @@ static CUresult clear(CUgraphEdgeData *data, const size_t *count, size_t room, C
 }
 
 SIM_EXPORT CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *data,
-                                       size_t *count)
+				       size_t *count)
 {
 	size_t room = count ? *count : 0;
 	return clear(data, count, room, cuGraphGetEdges(graph, from, to, count));
 }
 
 SIM_EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *dependencies, CUgraphEdgeData *data,
-                                                  size_t *count)
+						  size_t *count)
 {
 	size_t room = count ? *count : 0;
 	return clear(data, count, room, cuGraphNodeGetDependencies(node, dependencies, count));

@@ -113,14 +113,18 @@ static CUresult check_operation(const CUstreamBatchMemOpParams *p)
 	switch (p->operation) {
 	case FLUSH_REMOTE_WRITES: return CUDA_ERROR_NOT_SUPPORTED;
 	case BARRIER: return p->barrier.flags <= 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-	case WAIT_32: case WAIT_64: case WRITE_32: case WRITE_64: break;
+	case WAIT_32:
+	case WAIT_64:
+	case WRITE_32:
+	case WRITE_64: break;
 	default: return CUDA_ERROR_INVALID_VALUE;
 	}
 	REJECT(p->value.flags & ~known);
 	if (is_wait(p) && p->value.flags & WAIT_FLUSH)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	return p->value.address % (p->operation == WAIT_32 || p->operation == WRITE_32 ? 4 : 8) ? CUDA_ERROR_INVALID_VALUE
-	                                                                                       : CUDA_SUCCESS;
+	return p->value.address % (p->operation == WAIT_32 || p->operation == WRITE_32 ? 4 : 8)
+		       ? CUDA_ERROR_INVALID_VALUE
+		       : CUDA_SUCCESS;
 }
 
 static CUresult check_all(const CUstreamBatchMemOpParams *list, unsigned count, unsigned flags)
@@ -221,7 +225,7 @@ CUresult sim_memop_submit(CUstream stream, const struct sim_memops *batch)
 }
 
 SIM_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstreamBatchMemOpParams *list,
-                                           unsigned flags)
+					  unsigned flags)
 {
 	return submit_batch(stream, list, count, flags);
 }

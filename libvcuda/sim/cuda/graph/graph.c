@@ -102,12 +102,13 @@ static bool depend(struct sim_node *node, const CUgraphNode *on, size_t count)
 
 static bool may_be_in_a_body(int type)
 {
-	return type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY || type == CU_GRAPH_NODE_TYPE_MEMSET ||
-	       type == CU_GRAPH_NODE_TYPE_GRAPH || type == CU_GRAPH_NODE_TYPE_EMPTY || type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
+	return type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY ||
+	       type == CU_GRAPH_NODE_TYPE_MEMSET || type == CU_GRAPH_NODE_TYPE_GRAPH ||
+	       type == CU_GRAPH_NODE_TYPE_EMPTY || type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
 }
 
 CUresult sim_graph_add(struct sim_graph *graph, const CUgraphNode *dependencies, size_t count,
-                       const struct sim_work *work, struct sim_node **out)
+		       const struct sim_work *work, struct sim_node **out)
 {
 	if (graph->is_body && !may_be_in_a_body(work->type))
 		return CUDA_ERROR_NOT_SUPPORTED;
@@ -230,7 +231,7 @@ SIM_EXPORT CUresult cuGraphClone(CUgraph *out, CUgraph original)
 }
 
 SIM_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies,
-                                             size_t count, CUgraph child)
+					     size_t count, CUgraph child)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
 
@@ -292,7 +293,7 @@ SIM_EXPORT CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_
 
 /* The edges to `to_node`; NULL: all edges. */
 static CUresult list_edges(const struct sim_graph *graph, const struct sim_node *to_node, CUgraphNode *from,
-                           CUgraphNode *to, size_t *count)
+			   CUgraphNode *to, size_t *count)
 {
 	size_t room = from || to ? *count : 0, found = 0;
 

@@ -82,7 +82,7 @@ struct sim_choice *sim_graph_choice_new(int type, unsigned value, unsigned size)
 void sim_graph_choice_free(struct sim_choice *choice);
 void sim_graph_free(struct sim_graph *graph);
 CUresult sim_graph_add(struct sim_graph *graph, const CUgraphNode *dependencies, size_t count,
-                       const struct sim_work *work, struct sim_node **node);
+		       const struct sim_work *work, struct sim_node **node);
 /* For entry points: check, and on CUDA_SUCCESS return with the lock held. */
 CUresult sim_graph_lock(CUgraph graph, const CUgraphNode *dependencies, size_t count, const void *out);
 CUresult sim_graph_lock_node(CUgraphNode node, int type);

@@ -13,7 +13,7 @@ enum { ASSIGN_DEFAULT = 1, MOST_BODIES = 1 << 16 };
 CUresult sim_graph_condition_add(NODE, CUDA_CONDITIONAL_NODE_PARAMS *p);
 
 SIM_EXPORT CUresult cuGraphConditionalHandleCreate(struct sim_condition **out, CUgraph graph, CUcontext context,
-                                                   unsigned value, unsigned flags)
+						   unsigned value, unsigned flags)
 {
 	TRY(out && !(flags & ~(unsigned)ASSIGN_DEFAULT) ? sim_init_ready() : CUDA_ERROR_INVALID_VALUE);
 	if (context)
@@ -42,8 +42,8 @@ static bool is_sound(const CUDA_CONDITIONAL_NODE_PARAMS *p)
 {
 	unsigned most = p->type == IF ? 2 : p->type == WHILE ? 1 : MOST_BODIES;
 
-	return p->type >= IF && p->type <= SWITCH && p->size && p->size <= most && sim_object_is(p->handle, SIM_CONDITION) &&
-	       !p->handle->is_used;
+	return p->type >= IF && p->type <= SWITCH && p->size && p->size <= most &&
+	       sim_object_is(p->handle, SIM_CONDITION) && !p->handle->is_used;
 }
 
 CUresult sim_graph_condition_add(NODE, CUDA_CONDITIONAL_NODE_PARAMS *p)

@@ -176,7 +176,8 @@ static bool is_same(const struct sim_plan *a, const struct sim_plan *b, size_t i
 	const struct sim_step *one = &a->steps[i], *other = &b->steps[i];
 
 	return one->work.type == other->work.type && one->lane == other->lane && one->wait_count == other->wait_count &&
-	       memcmp(a->waits + one->first_wait, b->waits + other->first_wait, one->wait_count * sizeof *a->waits) == 0;
+	       memcmp(a->waits + one->first_wait, b->waits + other->first_wait, one->wait_count * sizeof *a->waits) ==
+		       0;
 }
 
 size_t sim_graph_plan_compare(const struct sim_plan *a, const struct sim_plan *b)

@@ -51,7 +51,7 @@ static int compare_bases(const void *left, const void *right)
 char *sim_allocation_reserve_addresses(size_t size, size_t alignment, CUdeviceptr wanted)
 {
 	char *at = mmap((void *)(uintptr_t)wanted, size + alignment, PROT_NONE,
-	                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (at == MAP_FAILED)
 		return NULL;
@@ -90,9 +90,9 @@ static bool kind_frees(enum sim_free_kind kind, enum sim_memory memory)
 
 static void link_to_owner(struct sim_allocation *allocation)
 {
-	struct sim_allocation **list = allocation->pool       ? &allocation->pool->allocations
-	                               : allocation->context ? &allocation->context->allocations
-	                                                     : &sim_driver.mappings;
+	struct sim_allocation **list = allocation->pool      ? &allocation->pool->allocations
+				       : allocation->context ? &allocation->context->allocations
+							     : &sim_driver.mappings;
 
 	allocation->next = *list;
 	allocation->link = list;
@@ -148,7 +148,8 @@ static void unmap_allocation(struct sim_allocation *allocation)
 		close(allocation->share_fd);
 	if (allocation->backing && allocation->backing != at)
 		munmap(allocation->backing, allocation->mapped);
-	if (allocation->memory != SIM_GRAPH_MEMORY) /* its addresses belong to the node: another launch has memory there */
+	if (allocation->memory !=
+	    SIM_GRAPH_MEMORY) /* its addresses belong to the node: another launch has memory there */
 		munmap(at, allocation->mapped);
 }
 
@@ -225,7 +226,7 @@ static CUresult allocate(struct sim_allocation *allocation)
 }
 
 CUresult sim_allocation_new(struct sim_context *context, struct sim_pool *pool, enum sim_memory memory, size_t size,
-                      struct sim_allocation **out)
+			    struct sim_allocation **out)
 {
 	REJECT(size == 0);
 	struct sim_allocation *allocation = calloc(1, sizeof *allocation);

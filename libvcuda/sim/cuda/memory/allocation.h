@@ -61,18 +61,18 @@ struct sim_allocation {
 };
 
 CUresult sim_allocation_new(struct sim_context *context, struct sim_pool *pool, enum sim_memory memory, size_t size,
-                      struct sim_allocation **allocation);
+			    struct sim_allocation **allocation);
 CUresult sim_allocation_free_pointer(CUdeviceptr pointer, enum sim_free_kind kind);
 CUresult sim_allocation_free_later(CUdeviceptr pointer); /* marks it: submitted work will free it; succeeds only once */
-void sim_allocation_free_in_order(CUdeviceptr pointer);  /* frees it when a stream reaches that work; does not wait */
+void sim_allocation_free_in_order(CUdeviceptr pointer); /* frees it when a stream reaches that work; does not wait */
 void sim_allocation_drop(struct sim_allocation *allocation); /* under the lock */
 /* the same once work that may use it is done; releases the lock meanwhile */
 void sim_allocation_free(struct sim_allocation *allocation);
-void sim_allocation_drop_all(struct sim_allocation **list);       /* drops all of them; under the lock */
+void sim_allocation_drop_all(struct sim_allocation **list); /* drops all of them; under the lock */
 /* Waits for the work that may use the context's memory; NULL: that of all contexts. Under the lock, see sim_driver. */
 void sim_allocation_settle(const struct sim_context *context);
 struct sim_allocation *sim_allocation_at(CUdeviceptr address, size_t bytes); /* under the lock */
-char *sim_allocation_backing(struct sim_allocation *allocation);   /* under the lock; NULL: no memory */
+char *sim_allocation_backing(struct sim_allocation *allocation); /* under the lock; NULL: no memory */
 /*
  * The bytes that sim_allocation_backing returned may be touched between begin and end, without the driver's lock, and
  * only briefly: a thread that frees memory waits for that under the lock. Begin is called under the lock. A thread that

@@ -15,9 +15,14 @@
 static unsigned format_bytes(int format)
 {
 	switch (format) {
-	case 0x01: case 0x08: return 1;
-	case 0x02: case 0x09: case 0x10: return 2;
-	case 0x03: case 0x0a: case 0x20: return 4;
+	case 0x01:
+	case 0x08: return 1;
+	case 0x02:
+	case 0x09:
+	case 0x10: return 2;
+	case 0x03:
+	case 0x0a:
+	case 0x20: return 4;
 	default: return 0;
 	}
 }
@@ -56,7 +61,7 @@ static CUresult create_storage(struct sim_context *context, size_t bytes, CUdevi
 
 /* Called under the lock. */
 static struct sim_array *new_array(struct sim_context *context, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
-                                   CUdeviceptr base, struct sim_mipmap *parent)
+				   CUdeviceptr base, struct sim_mipmap *parent)
 {
 	struct sim_array *array = sim_object_create(sizeof *array, SIM_ARRAY, context);
 
@@ -165,7 +170,7 @@ static size_t offset_of(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned leve
 }
 
 SIM_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
-                                           unsigned levels)
+					   unsigned levels)
 {
 	struct sim_context *context;
 	CUdeviceptr base;
@@ -195,7 +200,7 @@ SIM_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray mi
 	if (level < mipmap->count && !mipmap->levels[level]) {
 		CUDA_ARRAY3D_DESCRIPTOR smaller = level_of(&mipmap->descriptor, level);
 		mipmap->levels[level] = new_array(mipmap->object.context, &smaller,
-		                                  mipmap->base + offset_of(&mipmap->descriptor, level), mipmap);
+						  mipmap->base + offset_of(&mipmap->descriptor, level), mipmap);
 	}
 	*array = level < mipmap->count ? mipmap->levels[level] : NULL;
 	pthread_mutex_unlock(&sim_driver.lock);

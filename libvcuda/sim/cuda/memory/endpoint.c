@@ -54,7 +54,7 @@ SIM_EXPORT CUresult cuLogicalEndpointIdReserve(unsigned *id, unsigned count)
 }
 
 SIM_EXPORT CUresult cuLogicalEndpointGetLimits(uint64_t *alignment, uint64_t *size,
-                                               const CUlogicalEndpointProp *properties)
+					       const CUlogicalEndpointProp *properties)
 {
 	REJECT(!alignment || !size || !properties);
 	if (properties->type != UNICAST)
@@ -83,18 +83,19 @@ SIM_EXPORT CUresult cuLogicalEndpointCreate(unsigned id, const CUlogicalEndpoint
 }
 
 /* Under the lock. */
-static CUresult bind_to_endpoint(struct endpoint *endpoint, CUdevice device, uint64_t offset, struct sim_physical *memory,
-                            uint64_t memory_offset, uint64_t size)
+static CUresult bind_to_endpoint(struct endpoint *endpoint, CUdevice device, uint64_t offset,
+				 struct sim_physical *memory, uint64_t memory_offset, uint64_t size)
 {
 	REJECT(!size || (size | offset | memory_offset) % SIM_GRANULARITY || memory->multicast_wanted ||
-	    offset > endpoint->size || size > endpoint->size - offset || !sim_physical_fits(memory, memory_offset, size) ||
-	    endpoint->device != device || sim_device_ordinal(memory->card) != device);
+	       offset > endpoint->size || size > endpoint->size - offset ||
+	       !sim_physical_fits(memory, memory_offset, size) || endpoint->device != device ||
+	       sim_device_ordinal(memory->card) != device);
 	return sim_physical_bind(&endpoint->bindings, device, offset, size, memory);
 }
 
 SIM_EXPORT CUresult cuLogicalEndpointBindMem(unsigned id, CUdevice device, uint64_t offset,
-                                             CUmemGenericAllocationHandle memory, uint64_t memory_offset,
-                                             uint64_t size, unsigned long long flags)
+					     CUmemGenericAllocationHandle memory, uint64_t memory_offset, uint64_t size,
+					     unsigned long long flags)
 {
 	struct endpoint *endpoint = flags ? NULL : lock_endpoints(id, 1);
 
@@ -105,7 +106,7 @@ SIM_EXPORT CUresult cuLogicalEndpointBindMem(unsigned id, CUdevice device, uint6
 }
 
 SIM_EXPORT CUresult cuLogicalEndpointBindAddr(unsigned id, CUdevice device, uint64_t offset, void *pointer,
-                                              uint64_t size, unsigned long long flags)
+					      uint64_t size, unsigned long long flags)
 {
 	struct endpoint *endpoint = flags ? NULL : lock_endpoints(id, 1);
 
@@ -115,7 +116,7 @@ SIM_EXPORT CUresult cuLogicalEndpointBindAddr(unsigned id, CUdevice device, uint
 	if (!mapping || !mapping->physical)
 		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	return sim_object_unlock(bind_to_endpoint(endpoint, device, offset, mapping->physical,
-	                                     mapping->offset + (address - mapping->base), size));
+						  mapping->offset + (address - mapping->base), size));
 }
 
 SIM_EXPORT CUresult cuLogicalEndpointUnbind(unsigned id, CUdevice device, uint64_t offset, uint64_t size)

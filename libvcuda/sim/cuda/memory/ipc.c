@@ -71,7 +71,8 @@ CUresult sim_ipc_export(struct sim_allocation *allocation, CUdeviceptr pointer, 
 	handle->offset = pointer - allocation->base;
 	handle->id = allocation->id;
 	if (!allocation->shared)
-		allocation->shared = sim_shares_add(allocation->card, allocation->charged, &allocation->shared_generation) + 1;
+		allocation->shared =
+			sim_shares_add(allocation->card, allocation->charged, &allocation->shared_generation) + 1;
 	handle->shared = allocation->shared - 1;
 	handle->generation = allocation->shared_generation;
 	return CUDA_SUCCESS;
@@ -125,8 +126,8 @@ static CUresult map_foreign(struct sim_allocation *allocation, int fd)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult sim_ipc_import(struct sim_context *context, enum sim_memory memory, const struct sim_ipc_handle *handle, int fd,
-                        struct sim_allocation **out)
+CUresult sim_ipc_import(struct sim_context *context, enum sim_memory memory, const struct sim_ipc_handle *handle,
+			int fd, struct sim_allocation **out)
 {
 	struct sim_allocation *allocation = calloc(1, sizeof *allocation);
 	unsigned card;
@@ -210,7 +211,10 @@ SIM_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
  */
 struct external_handle { /* CUDA_EXTERNAL_MEMORY_HANDLE_DESC */
 	int type;
-	union { int fd; void *pair[2]; } handle;
+	union {
+		int fd;
+		void *pair[2];
+	} handle;
 	unsigned long long size;
 	unsigned flags, reserved[16];
 };
@@ -243,8 +247,9 @@ SIM_EXPORT CUresult cuImportExternalMemory(struct sim_external **out, const stru
 	pthread_mutex_lock(&sim_driver.lock);
 	*out = sim_object_create(sizeof **out, SIM_EXTERNAL, context);
 	bool is_exported = sim_share_import(from->handle.fd, &fd, &life);
-	CUresult result = *out ? sim_ipc_import(context, SIM_EXTERNAL_MEMORY, &handle, is_exported ? fd : from->handle.fd, &allocation)
-	              : CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = *out ? sim_ipc_import(context, SIM_EXTERNAL_MEMORY, &handle,
+						is_exported ? fd : from->handle.fd, &allocation)
+			       : CUDA_ERROR_OUT_OF_MEMORY;
 	if (is_exported)
 		close(fd);
 	if (is_exported && result != CUDA_SUCCESS)
@@ -261,7 +266,7 @@ SIM_EXPORT CUresult cuImportExternalMemory(struct sim_external **out, const stru
 }
 
 SIM_EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, struct sim_external *external,
-                                                    const struct external_buffer *buffer)
+						    const struct external_buffer *buffer)
 {
 	CUresult result = pointer && buffer ? sim_object_lock(external, SIM_EXTERNAL) : CUDA_ERROR_INVALID_VALUE;
 

@@ -35,7 +35,7 @@ int sim_ipc_open(const struct sim_ipc_handle *handle);
 /* Stores where the memory lies; the allocation is shared from now on. Under the lock. */
 CUresult sim_ipc_export(struct sim_allocation *allocation, CUdeviceptr pointer, struct sim_ipc_handle *handle);
 /* Maps the file's memory; nothing is charged. Under the lock. */
-CUresult sim_ipc_import(struct sim_context *context, enum sim_memory memory, const struct sim_ipc_handle *handle, int fd,
-                        struct sim_allocation **out);
+CUresult sim_ipc_import(struct sim_context *context, enum sim_memory memory, const struct sim_ipc_handle *handle,
+			int fd, struct sim_allocation **out);
 
 #endif

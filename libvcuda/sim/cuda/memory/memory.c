@@ -42,12 +42,12 @@ SIM_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
 }
 
 SIM_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
-                                       unsigned element)
+				       unsigned element)
 {
 	size_t row = (width + 511) & ~(size_t)511, size;
 
 	REJECT(!pitch || (element != 4 && element != 8 && element != 16) || row < width ||
-	    __builtin_mul_overflow(row, height, &size));
+	       __builtin_mul_overflow(row, height, &size));
 
 	TRY(allocate_memory(pointer, size, SIM_DEVICE_MEMORY, 0));
 	*pitch = row;
@@ -169,7 +169,7 @@ SIM_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUd
 
 /* As documented, the attribute determines the type of the out parameter. */
 static CUresult pointer_attribute(const struct sim_allocation *allocation, CUpointer_attribute attribute,
-                                  CUdeviceptr pointer, void *out)
+				  CUdeviceptr pointer, void *out)
 {
 	switch (attribute) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)out = allocation->context; break;
@@ -192,9 +192,11 @@ static CUresult pointer_attribute(const struct sim_allocation *allocation, CUpoi
 		*(unsigned *)out = allocation->memory == SIM_DEVICE_MEMORY && allocation->context;
 		break;
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-		*(unsigned long long *)out = allocation->pool       ? (unsigned long long)allocation->pool->handle_types
-		                             : allocation->physical ? (unsigned long long)allocation->physical->properties.requestedHandleTypes
-		                                                    : 0;
+		*(unsigned long long *)out =
+			allocation->pool ? (unsigned long long)allocation->pool->handle_types
+			: allocation->physical
+				? (unsigned long long)allocation->physical->properties.requestedHandleTypes
+				: 0;
 		break;
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *(unsigned *)out = 0; break;
 	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
@@ -233,14 +235,16 @@ static size_t attribute_bytes(CUpointer_attribute attribute)
 }
 
 /* Unlike the query of one attribute, this call accepts any pointer and returns zeros for values that do not exist. */
-SIM_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **out, CUdeviceptr pointer)
+SIM_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **out,
+					   CUdeviceptr pointer)
 {
 	TRY(sim_init_ready());
 	REJECT(!count || !attributes || !out);
 	for (unsigned i = 0; i < count; i++) {
 		REJECT(!out[i]);
 		if (cuPointerGetAttribute(out[i], attributes[i], pointer) != CUDA_SUCCESS)
-			memset(out[i], attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? 0xff : 0, attribute_bytes(attributes[i]));
+			memset(out[i], attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? 0xff : 0,
+			       attribute_bytes(attributes[i]));
 	}
 	return CUDA_SUCCESS;
 }

@@ -78,21 +78,22 @@ static bool overlaps(const struct sim_physical *multicast, CUdevice device, size
 
 /* Under the lock. */
 static CUresult bind_memory(struct sim_physical *multicast, size_t offset, struct sim_physical *memory,
-                            size_t memory_offset, size_t size)
+			    size_t memory_offset, size_t size)
 {
 	CUdevice device = sim_device_ordinal(memory->card);
 
-	REJECT(!size || size % SIM_GRANULARITY || offset % SIM_GRANULARITY || !sim_physical_fits(multicast, offset, size) ||
-	    memory_offset % SIM_GRANULARITY || !sim_physical_fits(memory, memory_offset, size) || memory->multicast_wanted ||
-	    !(multicast->multicast_devices & 1u << device) || overlaps(multicast, device, offset, size));
+	REJECT(!size || size % SIM_GRANULARITY || offset % SIM_GRANULARITY ||
+	       !sim_physical_fits(multicast, offset, size) || memory_offset % SIM_GRANULARITY ||
+	       !sim_physical_fits(memory, memory_offset, size) || memory->multicast_wanted ||
+	       !(multicast->multicast_devices & 1u << device) || overlaps(multicast, device, offset, size));
 	if (bits(multicast->multicast_devices) < multicast->multicast_wanted)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	return sim_physical_bind(&multicast->bindings, device, offset, size, memory);
 }
 
 SIM_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
-                                       CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
-                                       unsigned long long flags)
+				       CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+				       unsigned long long flags)
 {
 	TRY(flags ? CUDA_ERROR_INVALID_VALUE : lock_multicast(handle));
 	if (!sim_object_is(memory, SIM_PHYSICAL))
@@ -101,7 +102,7 @@ SIM_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size
 }
 
 SIM_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer,
-                                        size_t size, unsigned long long flags)
+					size_t size, unsigned long long flags)
 {
 	TRY(flags ? CUDA_ERROR_INVALID_VALUE : lock_multicast(handle));
 	const struct sim_allocation *mapping = sim_allocation_at(pointer, size);

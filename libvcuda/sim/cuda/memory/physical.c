@@ -11,7 +11,7 @@
 #include "cuda/memory/share.h"
 
 CUresult sim_physical_new(struct sim_physical **out, const CUmemAllocationProp *properties, unsigned card, size_t size,
-                          bool charges)
+			  bool charges)
 {
 	struct sim_physical *physical;
 
@@ -68,7 +68,7 @@ bool sim_physical_fits(const struct sim_physical *physical, size_t offset, size_
 }
 
 CUresult sim_physical_bind(struct sim_binding **list, CUdevice device, size_t offset, size_t size,
-                           struct sim_physical *memory)
+			   struct sim_physical *memory)
 {
 	struct sim_binding *binding = malloc(sizeof *binding);
 

@@ -38,13 +38,13 @@ struct sim_binding {
 
 /* Under the lock. */
 CUresult sim_physical_new(struct sim_physical **out, const CUmemAllocationProp *properties, unsigned card, size_t size,
-                          bool charges);
+			  bool charges);
 void sim_physical_release(struct sim_physical *physical); /* a handle of the program */
 void sim_physical_drop(struct sim_physical *physical);    /* a mapping or a binding */
 char *sim_physical_backing(struct sim_physical *physical);
 bool sim_physical_fits(const struct sim_physical *physical, size_t offset, size_t size);
 CUresult sim_physical_bind(struct sim_binding **list, CUdevice device, size_t offset, size_t size,
-                           struct sim_physical *memory);
+			   struct sim_physical *memory);
 /* Ends the bindings that begin in the range. Returns whether there were any. */
 bool sim_physical_unbind(struct sim_binding **list, CUdevice device, size_t offset, size_t size);
 /* Locks and checks. In this part of the interface an invalid handle is CUDA_ERROR_INVALID_VALUE. */

@@ -29,7 +29,8 @@ SIM_EXPORT CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool poo
 	return sim_object_unlock(result);
 }
 
-SIM_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type, unsigned long long flags)
+SIM_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type,
+						       unsigned long long flags)
 {
 	unsigned card;
 	size_t size;
@@ -89,5 +90,6 @@ SIM_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool po
 	memcpy(&handle, data, sizeof handle);
 	TRY(sim_ipc_check(&handle, SIM_IPC_POOLED));
 	TRY(sim_pool_lock(pool));
-	return sim_object_unlock(pool->is_imported ? import_pointer(context, &handle, pointer) : CUDA_ERROR_INVALID_VALUE);
+	return sim_object_unlock(pool->is_imported ? import_pointer(context, &handle, pointer)
+						   : CUDA_ERROR_INVALID_VALUE);
 }

@@ -106,7 +106,8 @@ int sim_share_export(int fd, int life)
 	int ends[2], both[2] = {fd, life};
 	union control control = {.bytes = {0}};
 	struct iovec byte = {"m", 1};
-	struct msghdr message = {.msg_iov = &byte, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	struct msghdr message = {
+		.msg_iov = &byte, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
 
 	if (life < 0 || socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends) != 0)
 		return -1;
@@ -125,7 +126,8 @@ bool sim_share_import(int exported, int *fd, int *life)
 	union control control = {.bytes = {0}};
 	char text[2];
 	struct iovec byte = {text, sizeof text};
-	struct msghdr message = {.msg_iov = &byte, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	struct msghdr message = {
+		.msg_iov = &byte, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
 	int both[2];
 
 	if (recvmsg(exported, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != 1 ||

@@ -44,7 +44,7 @@ void sim_sparse_drop_tiles(CUarray array)
 static void drop_part(CUarray array, const unsigned char part[40])
 {
 	for (struct sim_tile **at = &array->tiles; *at;)
-		if (memcmp((*at)->part, part, sizeof (*at)->part) == 0)
+		if (memcmp((*at)->part, part, sizeof(*at)->part) == 0)
 			drop_tile(at);
 		else
 			at = &(*at)->next;

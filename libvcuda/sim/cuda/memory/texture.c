@@ -36,9 +36,14 @@ struct sim_texture {
 static unsigned element_size(int format)
 {
 	switch (format) {
-	case 0x01: case 0x08: return 1;
-	case 0x02: case 0x09: case 0x10: return 2;
-	case 0x03: case 0x0a: case 0x20: return 4;
+	case 0x01:
+	case 0x08: return 1;
+	case 0x02:
+	case 0x09:
+	case 0x10: return 2;
+	case 0x03:
+	case 0x0a:
+	case 0x20: return 4;
 	default: return 0;
 	}
 }
@@ -46,7 +51,8 @@ static unsigned element_size(int format)
 /* Under the lock. */
 static bool check_linear(const CUDA_RESOURCE_DESC *resource)
 {
-	size_t bytes = resource->linear.bytes, element = element_size(resource->linear.format) * resource->linear.channels;
+	size_t bytes = resource->linear.bytes,
+	       element = element_size(resource->linear.format) * resource->linear.channels;
 
 	if (!element || resource->linear.channels == 3 || resource->linear.channels > 4)
 		return false;
@@ -65,7 +71,8 @@ static bool check_resource(const CUDA_RESOURCE_DESC *resource)
 	switch (resource->type) {
 	case RESOURCE_ARRAY: return sim_object_is(resource->array, SIM_ARRAY);
 	case RESOURCE_MIPMAP: return sim_object_is(resource->mipmap, SIM_MIPMAP);
-	case RESOURCE_LINEAR: case RESOURCE_PITCHED: return check_linear(resource);
+	case RESOURCE_LINEAR:
+	case RESOURCE_PITCHED: return check_linear(resource);
 	default: return false;
 	}
 }
@@ -90,7 +97,7 @@ static CUresult create_texture(struct sim_texture **out, enum sim_kind kind, con
 
 /* How a kernel would read through it makes no difference. */
 SIM_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_DESC *resource, const void *texture,
-                                      const void *view)
+				      const void *view)
 {
 	(void)view;
 	return texture ? create_texture(out, SIM_TEXTURE, resource) : CUDA_ERROR_INVALID_VALUE;
@@ -125,7 +132,7 @@ SIM_EXPORT CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC *out, CUtexObj
 SIM_EXPORT CUresult cuSurfObjectCreate(CUsurfObject *out, const CUDA_RESOURCE_DESC *resource)
 {
 	return resource && resource->type != RESOURCE_ARRAY ? CUDA_ERROR_INVALID_VALUE
-	                                                    : create_texture(out, SIM_SURFACE, resource);
+							    : create_texture(out, SIM_SURFACE, resource);
 }
 
 SIM_EXPORT CUresult cuSurfObjectDestroy(CUsurfObject surface)

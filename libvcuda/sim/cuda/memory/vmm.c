@@ -28,16 +28,17 @@ static struct range **find_range(CUdeviceptr pointer, size_t size)
 }
 
 SIM_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment, CUdeviceptr wanted,
-                                        unsigned long long flags)
+					unsigned long long flags)
 {
 	TRY(sim_init_ready());
-	REJECT(!pointer || !size || size % SIM_GRANULARITY || alignment & (alignment - 1) || flags || size > (size_t)1 << 46);
+	REJECT(!pointer || !size || size % SIM_GRANULARITY || alignment & (alignment - 1) || flags ||
+	       size > (size_t)1 << 46);
 	struct range *range = calloc(1, sizeof *range);
 	if (!range)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&sim_driver.lock);
 	char *at = sim_allocation_reserve_addresses(size, alignment > SIM_GRANULARITY ? alignment : SIM_GRANULARITY,
-	                                            wanted);
+						    wanted);
 	if (at) {
 		*range = (struct range){(CUdeviceptr)(uintptr_t)at, size, ranges};
 		ranges = range;
@@ -85,7 +86,7 @@ static CUresult check_allocation(const CUmemAllocationProp *properties)
 }
 
 SIM_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties,
-                                                  int option)
+						  int option)
 {
 	TRY(sim_init_ready());
 	TRY(check_allocation(properties));
@@ -95,7 +96,7 @@ SIM_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUm
 }
 
 SIM_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
-                                const CUmemAllocationProp *properties, unsigned long long flags)
+				const CUmemAllocationProp *properties, unsigned long long flags)
 {
 	TRY(sim_init_ready());
 	TRY(check_allocation(properties));
@@ -150,7 +151,7 @@ static CUresult map_physical(CUdeviceptr pointer, size_t size, size_t offset, st
 }
 
 SIM_EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                             unsigned long long flags)
+			     unsigned long long flags)
 {
 	REJECT(!size || size % SIM_GRANULARITY || pointer % SIM_GRANULARITY || offset % SIM_GRANULARITY || flags);
 	TRY(sim_physical_lock(handle));
@@ -162,7 +163,8 @@ static bool for_mappings(CUdeviceptr pointer, size_t size, void (*each)(struct s
 {
 	for (CUdeviceptr at = pointer; at < pointer + size;) {
 		struct sim_allocation *mapping = sim_allocation_at(at, 1);
-		if (!mapping || mapping->memory != SIM_MAPPED_MEMORY || mapping->base != at || mapping->size > pointer + size - at)
+		if (!mapping || mapping->memory != SIM_MAPPED_MEMORY || mapping->base != at ||
+		    mapping->size > pointer + size - at)
 			return false;
 		at += mapping->size;
 		if (each)
@@ -182,7 +184,8 @@ static void set_access(struct sim_allocation *mapping, int flags)
 	mapping->flags = (unsigned)flags;
 }
 
-static CUresult over_mappings(CUdeviceptr pointer, size_t size, void (*each)(struct sim_allocation *, int), int argument)
+static CUresult over_mappings(CUdeviceptr pointer, size_t size, void (*each)(struct sim_allocation *, int),
+			      int argument)
 {
 	CUresult result = sim_init_ready();
 
@@ -249,7 +252,7 @@ SIM_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *ha
 }
 
 SIM_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
-                                                           CUmemGenericAllocationHandle handle)
+							   CUmemGenericAllocationHandle handle)
 {
 	TRY(properties ? sim_physical_lock(handle) : CUDA_ERROR_INVALID_VALUE);
 	*properties = handle->properties;
@@ -270,7 +273,7 @@ static int export_physical(struct sim_physical *physical)
 }
 
 SIM_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type,
-                                                 unsigned long long flags)
+						 unsigned long long flags)
 {
 	REJECT(!out || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	CUresult result = sim_physical_lock(handle);
@@ -288,7 +291,7 @@ SIM_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocati
 
 /* Only of mapped physical memory. */
 SIM_EXPORT CUresult cuMemGetHandleForAddressRange(void *out, CUdeviceptr pointer, size_t size, int type,
-                                                  unsigned long long flags)
+						  unsigned long long flags)
 {
 	TRY(out && size && type == 1 && !flags ? sim_init_ready() : CUDA_ERROR_INVALID_VALUE);
 	pthread_mutex_lock(&sim_driver.lock);

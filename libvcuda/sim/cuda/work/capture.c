@@ -14,9 +14,9 @@ static _Thread_local int thread_mode; /* 0 is the global mode; the variable's ad
 CUresult sim_capture_work(struct sim_place *place, const struct sim_work *work)
 {
 	struct sim_node *node;
-	CUresult result = place->capture->is_invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-	                                             : sim_graph_add(place->capture->graph, place->frontier, place->count,
-	                                                             work, &node);
+	CUresult result = place->capture->is_invalid
+				  ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+				  : sim_graph_add(place->capture->graph, place->frontier, place->count, work, &node);
 
 	if (result == CUDA_SUCCESS) {
 		place->frontier[0] = node;
@@ -116,7 +116,7 @@ void sim_capture_forget(struct sim_place *place)
 }
 
 CUresult sim_capture_begin(struct sim_place *place, CUstream origin, struct sim_graph *graph,
-                           const CUgraphNode *dependencies, size_t count, int mode)
+			   const CUgraphNode *dependencies, size_t count, int mode)
 {
 	struct sim_capture *capture = calloc(1, sizeof *capture);
 

@@ -41,7 +41,7 @@ void sim_capture_forget(struct sim_place *place); /* the place's stream is destr
 bool sim_capture_forbids(void);
 /* The place becomes the origin of a capture, into this graph or a new one. */
 CUresult sim_capture_begin(struct sim_place *place, CUstream origin, struct sim_graph *graph,
-                           const CUgraphNode *dependencies, size_t count, int mode);
+			   const CUgraphNode *dependencies, size_t count, int mode);
 CUresult sim_capture_end(struct sim_place *place, struct sim_graph **graph);
 
 #endif

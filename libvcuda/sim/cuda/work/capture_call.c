@@ -5,7 +5,7 @@
 #include "cuda/work/stream.h"
 
 static CUresult begin_capture(CUstream stream, struct sim_graph *graph, const CUgraphNode *dependencies, size_t count,
-                              int mode)
+			      int mode)
 {
 	struct sim_place *place;
 
@@ -26,7 +26,7 @@ SIM_EXPORT CUresult cuStreamBeginCapture(CUstream stream)
 }
 
 SIM_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
-                                                const void *edges, size_t count, int mode)
+						const void *edges, size_t count, int mode)
 {
 	(void)edges;
 	REJECT(!graph || mode < 0 || mode > 2 || (count && !dependencies));
@@ -48,7 +48,7 @@ SIM_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 }
 
 SIM_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, unsigned long long *id, CUgraph *graph,
-                                              const CUgraphNode **dependencies, size_t *count)
+					      const CUgraphNode **dependencies, size_t *count)
 {
 	struct sim_place *place;
 
@@ -73,7 +73,7 @@ SIM_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, unsi
 
 /* Edges carry no data here. */
 SIM_EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, int *status, unsigned long long *id, CUgraph *graph,
-                                              const CUgraphNode **dependencies, const void **edges, size_t *count)
+					      const CUgraphNode **dependencies, const void **edges, size_t *count)
 {
 	if (edges)
 		*edges = NULL;
@@ -92,7 +92,7 @@ SIM_EXPORT CUresult cuStreamIsCapturing(CUstream stream, int *status)
 
 /* flags: 0 adds to the frontier, 1 replaces it. */
 SIM_EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *dependencies, size_t count,
-                                                      unsigned flags)
+						      unsigned flags)
 {
 	struct sim_place *place;
 
@@ -108,7 +108,7 @@ SIM_EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNo
 }
 
 SIM_EXPORT CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *dependencies, const void *edges,
-                                                         size_t count, unsigned flags)
+							 size_t count, unsigned flags)
 {
 	(void)edges;
 	return cuStreamUpdateCaptureDependencies(stream, dependencies, count, flags);

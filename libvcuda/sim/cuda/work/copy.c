@@ -84,7 +84,7 @@ CUresult sim_copy_check(const struct sim_copy *copy)
  * sim_allocation_bytes_end.
  */
 static CUresult begin_bytes(CUdeviceptr to, bool to_card, char **target, CUdeviceptr from, bool from_card,
-                            char **source, size_t *part)
+			    char **source, size_t *part)
 {
 	*part = *part < CHUNK ? *part : CHUNK;
 	pthread_mutex_lock(&sim_driver.lock);
@@ -117,7 +117,8 @@ void sim_copy_perform(const struct sim_copy *copy)
 	for (size_t slice = 0; slice < copy->depth; slice++)
 		for (size_t row = 0; row < copy->height; row++)
 			copy_row(sim_copy_row(&copy->to, row, slice), copy->to.on_card || copy->to.is_ours,
-			         sim_copy_row(&copy->from, row, slice), copy->from.on_card || copy->from.is_ours, copy->width);
+				 sim_copy_row(&copy->from, row, slice), copy->from.on_card || copy->from.is_ours,
+				 copy->width);
 }
 
 /* The card that has the side's memory; -1: none. */
@@ -125,7 +126,8 @@ static int card_of(const struct sim_side *side)
 {
 	pthread_mutex_lock(&sim_driver.lock);
 	const struct sim_allocation *allocation = sim_allocation_at(sim_copy_row(side, 0, 0), 0);
-	bool is_host = allocation && (allocation->memory == SIM_HOST_MEMORY || allocation->memory == SIM_REGISTERED_MEMORY);
+	bool is_host =
+		allocation && (allocation->memory == SIM_HOST_MEMORY || allocation->memory == SIM_REGISTERED_MEMORY);
 	int card = allocation && !is_host ? (int)allocation->card : -1;
 	pthread_mutex_unlock(&sim_driver.lock);
 	return card;
@@ -161,7 +163,7 @@ CUresult sim_copy_fill_check(const struct sim_fill *fill)
 	size_t bytes;
 
 	REJECT((fill->element != 1 && fill->element != 2 && fill->element != 4) || fill->to % fill->element ||
-	    __builtin_mul_overflow(fill->width, fill->element, &bytes) || (fill->height > 1 && fill->pitch < bytes));
+	       __builtin_mul_overflow(fill->width, fill->element, &bytes) || (fill->height > 1 && fill->pitch < bytes));
 	if (!bytes || !fill->height)
 		return CUDA_SUCCESS;
 

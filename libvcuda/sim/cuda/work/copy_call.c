@@ -39,8 +39,8 @@ static CUresult submit_copy(const struct sim_copy *copy, CUstream stream, bool w
 	return sim_queue_submit(stream, &work, wait || (pageable && !capturing));
 }
 
-static CUresult copy_line(CUdeviceptr to, bool to_card, CUdeviceptr from, bool from_card, size_t bytes,
-                          CUstream stream, bool wait)
+static CUresult copy_line(CUdeviceptr to, bool to_card, CUdeviceptr from, bool from_card, size_t bytes, CUstream stream,
+			  bool wait)
 {
 	struct sim_copy copy = {
 		.to = {.base = to, .on_card = to_card},
@@ -69,7 +69,7 @@ COPY(DtoH, _v2, void *, HOST(to), false, CUdeviceptr, from, true)
 COPY(DtoD, _v2, CUdeviceptr, to, true, CUdeviceptr, from, true)
 
 SIM_EXPORT CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
-                                 size_t bytes)
+				 size_t bytes)
 {
 	(void)to_context;
 	(void)from_context;
@@ -77,7 +77,7 @@ SIM_EXPORT CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdevicep
 }
 
 SIM_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
-                                      size_t bytes, CUstream stream)
+				      size_t bytes, CUstream stream)
 {
 	(void)to_context;
 	(void)from_context;
@@ -95,7 +95,7 @@ static CUresult side_of_array(CUarray array, struct sim_side *side)
 }
 
 static CUresult side_of(int type, const void *host, CUdeviceptr device, CUarray array, size_t pitch, size_t rows,
-                        struct sim_side *side)
+			struct sim_side *side)
 {
 	side->pitch = pitch;
 	side->rows = rows;
@@ -123,11 +123,11 @@ CUresult sim_copy_call_from_3d(const CUDA_MEMCPY3D *p, struct sim_copy *copy)
 	};
 	/* A pitch of 0 means rows without gaps. */
 	TRY(side_of(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray,
-	            p->srcPitch ? p->srcPitch : p->WidthInBytes + p->srcXInBytes,
-	            p->srcHeight ? p->srcHeight : p->Height + p->srcY, &copy->from));
+		    p->srcPitch ? p->srcPitch : p->WidthInBytes + p->srcXInBytes,
+		    p->srcHeight ? p->srcHeight : p->Height + p->srcY, &copy->from));
 	return side_of(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstArray,
-	               p->dstPitch ? p->dstPitch : p->WidthInBytes + p->dstXInBytes,
-	               p->dstHeight ? p->dstHeight : p->Height + p->dstY, &copy->to);
+		       p->dstPitch ? p->dstPitch : p->WidthInBytes + p->dstXInBytes,
+		       p->dstHeight ? p->dstHeight : p->Height + p->dstY, &copy->to);
 }
 
 static CUresult copy_3d(const CUDA_MEMCPY3D *parameters, CUstream stream, bool wait)
@@ -142,11 +142,23 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool wait)
 {
 	REJECT(!p);
 	CUDA_MEMCPY3D full = {
-		.srcXInBytes = p->srcXInBytes, .srcY = p->srcY, .srcMemoryType = p->srcMemoryType, .srcHost = p->srcHost,
-		.srcDevice = p->srcDevice, .srcArray = p->srcArray, .srcPitch = p->srcPitch,
-		.dstXInBytes = p->dstXInBytes, .dstY = p->dstY, .dstMemoryType = p->dstMemoryType, .dstHost = p->dstHost,
-		.dstDevice = p->dstDevice, .dstArray = p->dstArray, .dstPitch = p->dstPitch,
-		.WidthInBytes = p->WidthInBytes, .Height = p->Height, .Depth = 1,
+		.srcXInBytes = p->srcXInBytes,
+		.srcY = p->srcY,
+		.srcMemoryType = p->srcMemoryType,
+		.srcHost = p->srcHost,
+		.srcDevice = p->srcDevice,
+		.srcArray = p->srcArray,
+		.srcPitch = p->srcPitch,
+		.dstXInBytes = p->dstXInBytes,
+		.dstY = p->dstY,
+		.dstMemoryType = p->dstMemoryType,
+		.dstHost = p->dstHost,
+		.dstDevice = p->dstDevice,
+		.dstArray = p->dstArray,
+		.dstPitch = p->dstPitch,
+		.WidthInBytes = p->WidthInBytes,
+		.Height = p->Height,
+		.Depth = 1,
 	};
 	return copy_3d(&full, stream, wait);
 }
@@ -172,7 +184,7 @@ SIM_EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *p)
 
 /* Copies one line between an array, from a byte offset in its row, and memory. */
 static CUresult copy_array(CUarray to, CUarray from, size_t to_offset, size_t from_offset, CUdeviceptr memory,
-                           bool on_card, size_t bytes, CUstream stream, bool wait)
+			   bool on_card, size_t bytes, CUstream stream, bool wait)
 {
 	struct sim_copy copy = {
 		.to = {.base = memory, .on_card = on_card},
@@ -219,21 +231,28 @@ SIM_EXPORT CUresult cuMemcpyAtoA_v2(CUarray to, size_t to_offset, CUarray from, 
 
 SIM_EXPORT CUresult cuMemcpyHtoAAsync_v2(CUarray to, size_t offset, const void *from, size_t bytes, CUstream stream)
 {
-	return to ? copy_array(to, NULL, offset, 0, HOST(from), false, bytes, stream, false) : CUDA_ERROR_INVALID_HANDLE;
+	return to ? copy_array(to, NULL, offset, 0, HOST(from), false, bytes, stream, false)
+		  : CUDA_ERROR_INVALID_HANDLE;
 }
 
 SIM_EXPORT CUresult cuMemcpyAtoHAsync_v2(void *to, CUarray from, size_t offset, size_t bytes, CUstream stream)
 {
-	return from ? copy_array(NULL, from, 0, offset, HOST(to), false, bytes, stream, false) : CUDA_ERROR_INVALID_HANDLE;
+	return from ? copy_array(NULL, from, 0, offset, HOST(to), false, bytes, stream, false)
+		    : CUDA_ERROR_INVALID_HANDLE;
 }
 
 static CUresult fill(CUdeviceptr to, size_t pitch, unsigned value, unsigned element, size_t width, size_t height,
-                     CUstream stream)
+		     CUstream stream)
 {
 	struct sim_context *context;
 	struct sim_work work = {
 		.type = CU_GRAPH_NODE_TYPE_MEMSET,
-		.fill = {.to = to, .pitch = pitch, .value = value, .element = element, .width = width, .height = height},
+		.fill = {.to = to,
+			 .pitch = pitch,
+			 .value = value,
+			 .element = element,
+			 .width = width,
+			 .height = height},
 	};
 	int capturing = 0;
 
@@ -264,8 +283,8 @@ static CUresult fill(CUdeviceptr to, size_t pitch, unsigned value, unsigned elem
 	{ \
 		return fill(to, pitch, value, sizeof value, width, height, NULL); \
 	} \
-	SIM_EXPORT CUresult cuMemset##name##Async(CUdeviceptr to, size_t pitch, type value, size_t width, size_t height, \
-	                                          CUstream stream) \
+	SIM_EXPORT CUresult cuMemset##name##Async(CUdeviceptr to, size_t pitch, type value, size_t width, \
+						  size_t height, CUstream stream) \
 	{ \
 		return fill(to, pitch, value, sizeof value, width, height, stream); \
 	}

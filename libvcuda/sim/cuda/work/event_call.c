@@ -119,5 +119,5 @@ SIM_EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUeve
 	REJECT(!milliseconds);
 	TRY(sim_object_lock(start, SIM_EVENT));
 	return sim_object_unlock(sim_object_is(end, SIM_EVENT) ? elapsed(start, end, milliseconds)
-	                                                       : CUDA_ERROR_INVALID_HANDLE);
+							       : CUDA_ERROR_INVALID_HANDLE);
 }

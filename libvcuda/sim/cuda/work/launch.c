@@ -60,7 +60,7 @@ static uint64_t duration_of(const struct sim_function *function, void **argument
 CUresult sim_launch_prepare(const struct sim_launch *launch, void **arguments, struct sim_work *work)
 {
 	REJECT(!extent_fits(launch->grid, 0x7fffffff, 65535, 65535) || !extent_fits(launch->block, 1024, 1024, 64) ||
-	    product(launch->block) > MAX_THREADS_PER_BLOCK);
+	       product(launch->block) > MAX_THREADS_PER_BLOCK);
 	TRY(sim_object_lock(launch->function, SIM_FUNCTION));
 	*work = (struct sim_work){
 		.type = CU_GRAPH_NODE_TYPE_KERNEL,
@@ -102,8 +102,8 @@ static CUresult launch(const struct sim_launch *launch, CUstream stream, void **
 }
 
 SIM_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                                   CUstream stream, void **arguments, void **extra)
+				   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+				   CUstream stream, void **arguments, void **extra)
 {
 	struct sim_launch described = {function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, false};
 
@@ -111,8 +111,8 @@ SIM_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigne
 }
 
 SIM_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                                              unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                                              CUstream stream, void **arguments)
+					      unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+					      CUstream stream, void **arguments)
 {
 	struct sim_launch described = {function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, true};
 
@@ -127,12 +127,13 @@ struct device_launch { /* CUDA_LAUNCH_PARAMS */
 };
 
 SIM_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(const struct device_launch *list, unsigned count,
-                                                          unsigned flags)
+							 unsigned flags)
 {
 	CUresult result = list && count && flags <= 3 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 
 	for (unsigned i = 0; result == CUDA_SUCCESS && i < count; i++) {
-		struct sim_launch described = {.function = list[i].function, .shared = list[i].shared, .cooperative = true};
+		struct sim_launch described = {
+			.function = list[i].function, .shared = list[i].shared, .cooperative = true};
 		memcpy(described.grid, list[i].grid, sizeof described.grid);
 		memcpy(described.block, list[i].block, sizeof described.block);
 		result = launch(&described, list[i].stream, list[i].arguments, NULL);
@@ -143,7 +144,10 @@ SIM_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(const struct device_lau
 /* Attributes have a number, padding and a value of 64 bytes. Only the cooperative one matters here. */
 struct attribute {
 	int id, padding;
-	union { int number; char bytes[64]; } value;
+	union {
+		int number;
+		char bytes[64];
+	} value;
 };
 
 #define ATTRIBUTE_COOPERATIVE 2
@@ -166,7 +170,7 @@ SIM_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction fu
 
 /* The stream is a member of the structure, so a trampoline cannot replace it. */
 SIM_EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **arguments,
-                                          void **extra)
+					  void **extra)
 {
 	REJECT(!config);
 	CUlaunchConfig own = *config;
@@ -234,5 +238,6 @@ SIM_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *a
 SIM_EXPORT CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *argument, unsigned flags)
 {
 	REJECT(!callback || flags);
-	return submit_host_call(stream, (struct sim_host_call){.callback = callback, .argument = argument, .stream = stream});
+	return submit_host_call(stream,
+				(struct sim_host_call){.callback = callback, .argument = argument, .stream = stream});
 }

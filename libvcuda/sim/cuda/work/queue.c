@@ -202,7 +202,7 @@ static bool may_use(const struct sim_engine *engine, const struct sim_context *c
 	const struct sim_context *user = engine->context;
 
 	return engine->pending && (!context || user == context ||
-	                           (user->device == context->device && (user->sm_count || context->sm_count)));
+				   (user->device == context->device && (user->sm_count || context->sm_count)));
 }
 
 static struct sim_engine *next_user(const struct sim_context *context, struct sim_engine *engine)

@@ -29,7 +29,7 @@ typedef struct {
 } CUDA_EXTERNAL_SEMAPHORE_PARAMS;
 
 _Static_assert(sizeof(CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC) == 96 && sizeof(CUDA_EXTERNAL_SEMAPHORE_PARAMS) == 144,
-               "CUDA's structures");
+	       "CUDA's structures");
 
 /* The word outlives the handle while work refers to it. */
 struct word {
@@ -67,7 +67,8 @@ static struct word *word_of_file(int fd)
 	if (!word)
 		return NULL;
 	word->references = 1;
-	word->at = lseek(fd, 0, SEEK_END) >= WORD ? mmap(NULL, WORD, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+	word->at = lseek(fd, 0, SEEK_END) >= WORD ? mmap(NULL, WORD, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+						  : MAP_FAILED;
 	if (word->at != MAP_FAILED)
 		return word;
 	free(word);
@@ -127,9 +128,9 @@ static bool is_signalled(void *argument)
 {
 	const struct task *task = argument;
 	uint64_t one = 1;
-	bool met = task->takes
-	                   ? __atomic_compare_exchange_n(task->word->at, &one, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
-	                   : __atomic_load_n(task->word->at, __ATOMIC_ACQUIRE) >= task->value;
+	bool met = task->takes ? __atomic_compare_exchange_n(task->word->at, &one, 0, false, __ATOMIC_ACQ_REL,
+							     __ATOMIC_ACQUIRE)
+			       : __atomic_load_n(task->word->at, __ATOMIC_ACQUIRE) >= task->value;
 
 	if (met)
 		drop_word(task->word);
@@ -162,7 +163,7 @@ static CUresult submit_task(CUstream stream, struct task *task, bool waits)
 }
 
 static CUresult submit_tasks(const CUexternalSemaphore *list, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *p, unsigned count,
-                           CUstream stream, bool waits)
+			     CUstream stream, bool waits)
 {
 	struct task *task;
 	int capturing;
@@ -179,15 +180,15 @@ static CUresult submit_tasks(const CUexternalSemaphore *list, const CUDA_EXTERNA
 }
 
 SIM_EXPORT CUresult cuSignalExternalSemaphoresAsync(const CUexternalSemaphore *list,
-                                                    const CUDA_EXTERNAL_SEMAPHORE_PARAMS *p, unsigned count,
-                                                    CUstream stream)
+						    const CUDA_EXTERNAL_SEMAPHORE_PARAMS *p, unsigned count,
+						    CUstream stream)
 {
 	return submit_tasks(list, p, count, stream, false);
 }
 
 SIM_EXPORT CUresult cuWaitExternalSemaphoresAsync(const CUexternalSemaphore *list,
-                                                  const CUDA_EXTERNAL_SEMAPHORE_PARAMS *p, unsigned count,
-                                                  CUstream stream)
+						  const CUDA_EXTERNAL_SEMAPHORE_PARAMS *p, unsigned count,
+						  CUstream stream)
 {
 	return submit_tasks(list, p, count, stream, true);
 }

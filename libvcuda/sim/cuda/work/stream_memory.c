@@ -92,7 +92,7 @@ SIM_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t bytes, CUdevi
 }
 
 SIM_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned flags,
-                                          CUstream stream)
+					  CUstream stream)
 {
 	(void)location;
 	return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(pointer, bytes, stream);

@@ -19,22 +19,37 @@ typedef void *handle;
 typedef unsigned long long memory;
 
 #define CALLS(CALL) \
-	CALL(cuInit, (unsigned)) CALL(cuDevicePrimaryCtxRetain, (handle *, int)) CALL(cuCtxSetCurrent, (handle)) \
-	CALL(cuCtxCreate_v2, (handle *, unsigned, int)) CALL(cuCtxDestroy_v2, (handle)) \
-	CALL(cuMemGetInfo_v2, (size_t *, size_t *)) CALL(cuMemAlloc_v2, (memory *, size_t)) CALL(cuMemFree_v2, (memory)) \
-	CALL(cuMemAllocAsync, (memory *, size_t, handle)) CALL(cuMemFreeAsync, (memory, handle)) \
+	CALL(cuInit, (unsigned)) \
+	CALL(cuDevicePrimaryCtxRetain, (handle *, int)) \
+	CALL(cuCtxSetCurrent, (handle)) \
+	CALL(cuCtxCreate_v2, (handle *, unsigned, int)) \
+	CALL(cuCtxDestroy_v2, (handle)) \
+	CALL(cuMemGetInfo_v2, (size_t *, size_t *)) \
+	CALL(cuMemAlloc_v2, (memory *, size_t)) \
+	CALL(cuMemFree_v2, (memory)) \
+	CALL(cuMemAllocAsync, (memory *, size_t, handle)) \
+	CALL(cuMemFreeAsync, (memory, handle)) \
 	CALL(cuMemsetD8Async, (memory, unsigned char, size_t, handle)) \
 	CALL(cuMemcpyDtoHAsync_v2, (void *, memory, size_t, handle)) \
-	CALL(cuStreamCreate, (handle *, unsigned)) CALL(cuStreamDestroy_v2, (handle)) CALL(cuStreamSynchronize, (handle)) \
-	CALL(cuEventCreate, (handle *, unsigned)) CALL(cuEventRecord, (handle, handle)) CALL(cuEventSynchronize, (handle)) \
-	CALL(cuEventDestroy_v2, (handle)) CALL(cuModuleLoadData, (handle *, const void *)) \
+	CALL(cuStreamCreate, (handle *, unsigned)) \
+	CALL(cuStreamDestroy_v2, (handle)) \
+	CALL(cuStreamSynchronize, (handle)) \
+	CALL(cuEventCreate, (handle *, unsigned)) \
+	CALL(cuEventRecord, (handle, handle)) \
+	CALL(cuEventSynchronize, (handle)) \
+	CALL(cuEventDestroy_v2, (handle)) \
+	CALL(cuModuleLoadData, (handle *, const void *)) \
 	CALL(cuModuleGetFunction, (handle *, handle, const char *)) \
-	CALL(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
-	CALL(cuStreamBeginCapture_v2, (handle, int)) CALL(cuStreamEndCapture, (handle, handle *)) \
-	CALL(cuGraphInstantiateWithFlags, (handle *, handle, memory)) CALL(cuGraphLaunch, (handle, handle)) \
-	CALL(cuGraphExecDestroy, (handle)) CALL(cuGraphDestroy, (handle))
+	CALL(cuLaunchKernel, \
+	     (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **)) \
+	CALL(cuStreamBeginCapture_v2, (handle, int)) \
+	CALL(cuStreamEndCapture, (handle, handle *)) \
+	CALL(cuGraphInstantiateWithFlags, (handle *, handle, memory)) \
+	CALL(cuGraphLaunch, (handle, handle)) \
+	CALL(cuGraphExecDestroy, (handle)) \
+	CALL(cuGraphDestroy, (handle))
 
-#define POINTER(name, parameters) static int (*call_##name) parameters;
+#define POINTER(name, parameters) static int(*call_##name) parameters;
 CALLS(POINTER)
 
 enum { OUT_OF_MEMORY = 2, NON_BLOCKING = 1, CAPTURE_THREAD_LOCAL = 1, MOST_THREADS = 32, HELD = 1024 };
@@ -170,7 +185,7 @@ static void find(const char *name)
 	handle library = strcmp(name, "-") ? dlopen(name, RTLD_NOW) : RTLD_DEFAULT;
 
 	check(strcmp(name, "-") && !library, "dlopen");
-#define FIND(name, parameters) check(!(call_##name = (int (*) parameters)dlsym(library, #name)), #name);
+#define FIND(name, parameters) check(!(call_##name = (int(*) parameters)dlsym(library, #name)), #name);
 	CALLS(FIND)
 }
 
