@@ -149,8 +149,7 @@ def installed(node: nodes.SimulatedNode, debs: list[Path], last: list[Path]) -> 
     scratch = Path(f"/tmp/vgpu-bed-{uuid.uuid4().hex[:8]}")
     with systemd_bed.booted(2, "", scratch, [node.directory, debs[0].parent, last[0].parent]) as bed:
         made = Node(bed, node)
-        made.install_first(last[0])
-        made.install(last[1:])
+        made.install(last)
         made.await_state(DAEMON, "active")
         assert [made.enabled(unit) for unit in (DAEMON, PLUGIN, WATCHER)] == ["enabled", "disabled", "enabled"]
         made.configure()
