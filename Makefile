@@ -101,7 +101,8 @@ simulated-node-remove: $(VENV)/.stamp
 	@$(BIN)/python tests/demo/simulated_node.py remove $(NODE)
 
 # All tests, four files at a time. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure.
-PYTEST = $(BIN)/pytest -q --strict-skips
+# A test that does not end in an hour hangs, and fails.
+PYTEST = $(BIN)/pytest -q --strict-skips --timeout 3600
 test: lint clients beds
 	$(PYTEST) -m 'not gpu and not long' -n 4 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 15
 
