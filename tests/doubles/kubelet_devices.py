@@ -20,11 +20,11 @@ from typing import Any
 
 import grpc
 import kubelet_api
+from daemons import wait_for
 from kubelet_api import message
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 HEALTHY = "Healthy"
-GRPC_POLLS = 0.5  #: seconds: a thread of grpc looks at a channel that was waited for, and fails where it is closed
 
 #: pod uid -> container -> resource
 PodDevices = dict[str, dict[str, dict[str, "Held"]]]
@@ -54,7 +54,6 @@ class Endpoint:
         self.list_bytes = 0
         self.list_seconds = 0.0
         self._stream: Any = None
-        self._ready_at = 0.0
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def run(self) -> None:
@@ -64,7 +63,6 @@ class Endpoint:
         started = time.monotonic()
         try:
             grpc.channel_ready_future(self.channel).result(10)
-            self._ready_at = time.monotonic()
             self._stream = kubelet_api.stream(
                 self.channel, "/v1beta1.DevicePlugin/ListAndWatch", message("v1beta1.Empty")(),
                 "v1beta1.ListAndWatchResponse",
@@ -88,7 +86,8 @@ class Endpoint:
     def close(self) -> None:
         if self._stream is not None:
             self._stream.cancel()
-        time.sleep(max(0.0, self._ready_at + GRPC_POLLS - time.monotonic()))
+        # grpc's thread that watched for the channel to be ready fails if the channel is closed under it.
+        wait_for(lambda: not self.channel._connectivity_state.polling)
         self.channel.close()
         self._thread.join(10)
 

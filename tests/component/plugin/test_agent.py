@@ -650,7 +650,7 @@ def test_a_placement_that_no_start_will_accept_is_reported_at_the_pod(site: Site
     assert "hami.io/vgpu-node: expected this node, gpu-node-1" in event["message"]
     site.server.put_pod("p", NODE, UID, TWO, {**HAMI, "hami.io/vgpu-node": "elsewhere", "vgpu.io/x": "1"})
     wait_for(lambda: (found := site.record()) and "vgpu.io/x" in found.annotations)
-    assert len(site.server.events) == 1
+    assert len(events_of(site, "PlacementRefused")) == 1
 
 
 def test_events_that_may_not_be_written_are_done_without(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import time
@@ -73,8 +74,15 @@ def start() -> Iterator[Start]:
 
 def children() -> list[int]:
     """The processes of all monitors. Each is a child of the thread that started it."""
-    found = [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
-    return [int(pid) for pid in found if "nvml_probe" in Path(f"/proc/{pid}/cmdline").read_text()]
+    found = []
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread or a process that has ended meanwhile
+            found += [int(pid) for pid in path.read_text().split() if "nvml_probe" in cmdline(pid)]
+    return found
+
+
+def cmdline(pid: str) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 class Sim:
