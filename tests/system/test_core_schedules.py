@@ -24,6 +24,9 @@ pytestmark = pytest.mark.root
 Rootfs = Callable[..., Path]
 MakeBundle = Callable[..., bundles.Bundle]
 LEASE = 200_000_000  #: ns
+#: Seconds. On a busy machine vgpud may take a program for one that uses more than it says, and lends it nothing until
+#: the mean of six looks, 5 s apart, is right again.
+AUDITED = 300.0
 
 
 class Lab:
@@ -125,15 +128,15 @@ def test_an_idle_owners_time_is_lent_and_taken_back(lab: Lab, daemon: daemons.Da
     plain = soft.page
     daemon.start().ready()
     soft.flood()
-    wait_for(lambda: soft.lent == 100)
-    wait_for(lambda: (lab.cores()[soft_id][0] or 0) > 60)
+    wait_for(lambda: soft.lent == 100, AUDITED)
+    wait_for(lambda: (lab.cores()[soft_id][0] or 0) > 60, AUDITED)
     assert lab.cores()[soft_id][1] == 100
     assert lab.cores()[owner_id][1] == 0
     owner.flood()
     wait_for(lambda: soft.page == plain)
     assert owner.lent == 0
     owner.rest()
-    wait_for(lambda: soft.lent == 100)
+    wait_for(lambda: soft.lent == 100, AUDITED)
 
 
 def test_without_vgpud_loans_end_and_shares_stay(lab: Lab, daemon: daemons.Daemon) -> None:
@@ -142,7 +145,7 @@ def test_without_vgpud_loans_end_and_shares_stay(lab: Lab, daemon: daemons.Daemo
     plain = [soft.page, owner.page]
     daemon.start().ready()
     soft.flood()
-    wait_for(lambda: soft.lent == 100)
+    wait_for(lambda: soft.lent == 100, AUDITED)
     daemon.kill()
     assert soft.page.lent_until <= time.monotonic_ns() + LEASE, "a loan is never for longer"
     wait_for(lambda: soft.lent == 0)
@@ -154,7 +157,7 @@ def test_without_vgpud_loans_end_and_shares_stay(lab: Lab, daemon: daemons.Daemo
     lab.runtime.delete(third_id)
     assert [soft.page, owner.page] == plain
     daemon.start().ready()
-    wait_for(lambda: soft.lent == 100)
+    wait_for(lambda: soft.lent == 100, AUDITED)
 
 
 def test_high_priority_goes_first_with_idle_time(lab: Lab, daemon: daemons.Daemon) -> None:
