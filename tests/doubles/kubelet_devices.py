@@ -50,6 +50,7 @@ class Endpoint:
         self.preferred = preferred
         self.manager = manager
         self.channel = kubelet_api.dial(path)
+        self._ready = grpc.channel_ready_future(self.channel)
         self.error = ""
         self.list_bytes = 0
         self.list_seconds = 0.0
@@ -62,7 +63,7 @@ class Endpoint:
     def _watch(self) -> None:
         started = time.monotonic()
         try:
-            grpc.channel_ready_future(self.channel).result(10)
+            self._ready.result(10)
             self._stream = kubelet_api.stream(
                 self.channel, "/v1beta1.DevicePlugin/ListAndWatch", message("v1beta1.Empty")(),
                 "v1beta1.ListAndWatchResponse",
@@ -74,6 +75,8 @@ class Endpoint:
             self.error = "the plugin ended ListAndWatch"
         except grpc.FutureTimeoutError:
             self.error = "context deadline exceeded while dialing"
+        except grpc.FutureCancelledError:
+            self.error = "closed before it was ready"
         except (grpc.RpcError, ValueError) as error:  # ValueError: closed by ourselves
             self.error = _told(error)
         self.manager.lost(self)
@@ -86,7 +89,9 @@ class Endpoint:
     def close(self) -> None:
         if self._stream is not None:
             self._stream.cancel()
-        # grpc's thread that watched for the channel to be ready fails if the channel is closed under it.
+        # A plugin that ended at once never answers. grpc's thread asks for as long as somebody waits for the channel to be
+        # ready, and fails if the channel is closed under it.
+        self._ready.cancel()
         wait_for(lambda: not self.channel._connectivity_state.polling)
         self.channel.close()
         self._thread.join(10)
