@@ -89,8 +89,8 @@ class Endpoint:
     def close(self) -> None:
         if self._stream is not None:
             self._stream.cancel()
-        # A plugin that ended at once never answers. grpc's thread asks for as long as somebody waits for the channel to be
-        # ready, and fails if the channel is closed under it.
+        # A plugin that ended at once never answers. grpc's thread asks as long as somebody waits for the channel, and
+        # fails if the channel is closed under it.
         self._ready.cancel()
         wait_for(lambda: not self.channel._connectivity_state.polling)
         self.channel.close()
