@@ -16,6 +16,7 @@ import pytest
 import trees
 from attack_bed import Neighbour, Site
 from attack_records import Attack, attack
+from attack_rounds import LONGEST
 from podman_bed import Podman
 
 pytestmark = pytest.mark.root
@@ -156,7 +157,7 @@ def test_a_hostile_loader_cache(site: Site, neighbour: Neighbour, attack: Attack
         found = site.rounds(site.bundle(), count)
         assert found["broken"] == [], name
         assert found["refused"] == {}, name
-        assert float(found["longest"]) < 10, name
+        assert float(found["longest"]) < LONGEST, name
     attack.held(count * (len(CACHES) + len(cut)), "the container starts")
 
 
@@ -169,7 +170,7 @@ def test_an_image_of_many_files(site: Site, neighbour: Neighbour, attack: Attack
         (site.root / LIBRARIES / f"libcuda.so.1.{number}").touch()
     found = site.rounds(site.bundle(), 2)
     assert found["broken"] == []
-    assert float(found["longest"]) < 10
+    assert float(found["longest"]) < LONGEST
     attack.held(2, "refused with the bound, or started, in time")
 
 
@@ -186,7 +187,7 @@ def test_huge_annotations(site: Site, neighbour: Neighbour, attack: Attack) -> N
         share.config["annotations"].update(extra)
         found = site.rounds(share, 1)
         assert found["broken"] == [], next(iter(extra))[:40]
-        assert float(found["longest"]) < 10
+        assert float(found["longest"]) < LONGEST
         assert all(len(line) < 5_000 for line in found["refused"]), "a line that somebody can read"
     attack.held(len(odd) + 2, "refused by one line, in time")
 

@@ -15,6 +15,7 @@ import pytest
 import trees
 from attack_bed import OLD_KERNEL, Neighbour, Site
 from attack_records import Attack, attack
+from attack_rounds import LONGEST
 
 pytestmark = pytest.mark.root
 
@@ -223,7 +224,7 @@ def test_odd_files_do_not_stop_the_hook(site: Site, neighbour: Neighbour, attack
         make()
         found = site.rounds(site.bundle(), count)
         sound(found, count)
-        assert float(str(found["longest"])) < 10
+        assert float(str(found["longest"])) < LONGEST
         assert not [line for line in found["refused"] if "Error" in line], found["refused"]  # type: ignore[attr-defined]
     attack.held(len(kinds) * count, "the hook ends at once, with one line or the container started")
 

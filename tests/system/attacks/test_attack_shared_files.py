@@ -10,6 +10,7 @@ import attack_bed
 import pytest
 from attack_bed import Neighbour, Site
 from attack_records import Attack, attack
+from attack_rounds import LONGEST
 
 from vgpu.config import core_schedule, limits, paths
 
@@ -17,7 +18,6 @@ pytestmark = pytest.mark.root
 
 PRIVATE = "/usr/local/vgpu"
 SHARED = [f"{PRIVATE}/{name}" for name in ("limits", "cards", "presence")]
-LONGEST = 40  #: seconds; a lease that the host waits for lasts 45
 
 
 def started(found: dict[str, object], rounds: int) -> None:
