@@ -45,6 +45,10 @@ def test_keys_of_a_table_keep_comments_and_order() -> None:
     added = toml_text.assign(text, ("p", "x.y", "c"), ["v"], "f")
     assert toml_text.parse(added, "f")["p"]["x.y"] == {"a": "old", "b": 1, "c": ["v"]}
     assert toml_text.parse(toml_text.remove(added, ("p", "x.y", "c"), "f"), "f") == toml_text.parse(text, "f")
+    twice = added + 'c = ["v"]\n'
+    assert toml_text.parse(toml_text.remove(twice, ("p", "x.y", "c"), "f"), "f") == toml_text.parse(
+        text + 'c = ["v"]', "f"
+    )
 
 
 @pytest.mark.parametrize("value", ['a"b\\c', "tab\t", "é\u2028", "\x7f\x00", [], ["a", 1, True], 3, False])
