@@ -841,6 +841,16 @@ def test_containers_that_share_a_card_get_time_slices_and_the_remaining_one_gets
     assert pages("a") == {"a": core_schedule.CoreSchedule(uuid_of(0), tenants=1, may_borrow=1)}
 
 
+def test_a_dead_claim_that_another_life_has_replaced_is_not_reaped(node: Node) -> None:
+    node.ledger().claim(node.start("a", 1), share(30))
+    node.kill(1)
+    (seen,) = node.ledger().claims()
+    node.ledger().claim(node.start("a", 2), share(30))
+    node.kill(2)
+    assert node.ledger().reap([seen]) == []
+    assert [claim.pid for claim in node.ledger().claims()] == [2]
+
+
 def test_a_whole_card_has_no_schedule_and_other_cards_are_not_touched(node: Node) -> None:
     assert node.ledger().claim(node.start("a", 1), share(30))
     before = node.schedule_file("a").read_bytes()
