@@ -6,7 +6,6 @@ Every run has a sample. `make test-long` runs all of it.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,15 +28,16 @@ NOT_UNDER = {
 }
 
 
-def suite(sanitizers: str, selection: str, directory: Path) -> None:
+def suite(sanitizers: str, selection: str) -> None:
     if os.environ.get("VGPU_SANITIZER"):
         pytest.skip("runs the suite, and is not run by it")
+    directory = BUILD / "sanitizers" / sanitizers.replace(",", "-")  # what is compiled stays for the next run
     configure = ["cmake", "-S", str(CHECKOUT / "libvcuda"), "-B", str(directory), f"-DVCUDA_SANITIZE={sanitizers}"]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     targets = ["--target", "vcuda", "vcuda_nvml", "--parallel", "2"]
     subprocess.run(["cmake", "--build", str(directory), *targets], check=True, stdout=subprocess.DEVNULL)
-    shutil.rmtree(directory / "lib/sim", ignore_errors=True)
-    (directory / "lib/sim").symlink_to(BUILD / "lib/sim")
+    if not (directory / "lib/sim").exists():
+        (directory / "lib/sim").symlink_to(BUILD / "lib/sim")
     runtime = subprocess.run(
         ["gcc", f"-print-file-name={RUNTIMES[sanitizers]}"], check=True, stdout=subprocess.PIPE, text=True
     ).stdout.strip()
@@ -60,13 +60,13 @@ def suite(sanitizers: str, selection: str, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("sanitizers", RUNTIMES)
-def test_a_sample_under_sanitizers(sanitizers: str, tmp_path: Path) -> None:
-    suite(sanitizers, SAMPLE, tmp_path)
+def test_a_sample_under_sanitizers(sanitizers: str) -> None:
+    suite(sanitizers, SAMPLE)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("sanitizers", RUNTIMES)
-def test_all_under_sanitizers(sanitizers: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_all_under_sanitizers(sanitizers: str, pytestconfig: pytest.Config) -> None:
     if not pytestconfig.getoption("--long"):
         pytest.skip("full counts: make test-long")
-    suite(sanitizers, ALL + NOT_UNDER[sanitizers], tmp_path)
+    suite(sanitizers, ALL + NOT_UNDER[sanitizers])
