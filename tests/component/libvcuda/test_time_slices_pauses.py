@@ -57,6 +57,12 @@ def test_a_request_waits_for_a_kernel_and_not_for_a_quota(
     assert figures["rounds"] > 200
 
 
+def test_a_request_comes_before_all_that_never_pause(bench: Any) -> None:
+    service = {"kernel": "fixed:1000000", "gap": 19 * MS}
+    outcome = run(bench, (10, service), *[(10, FLOOD)] * 9, window=(SECOND, 5 * SECOND))
+    assert outcome.loads[0][0]["p99_us"] < 5_000
+
+
 def test_requests_that_follow_each_other_wait_for_a_neighbour_once(bench: Any) -> None:
     """They come at random, so that the next one has often come when one is done. They do not pile up."""
     service = {"kernel": "fixed:500000", "arrivals": "poisson:2000000"}
