@@ -39,6 +39,7 @@ def box(request: pytest.FixtureRequest, programs: Path, tmp_path: Path) -> Itera
     made = SimBox(tmp_path / "box", driver, programs / "driver_client", {"VGPU_SIM_DIR": str(state)}, uuid)
     made.libraries = recorded_drivers.libvcuda(request.param, driver, tmp_path / "libvcuda")
     made.environment.update(LD_LIBRARY_PATH=str(made.libraries), HOME=str(tmp_path), PYTHONWARNINGS="ignore")
+    made.simctl = simctl
     made.limit(LIMIT)
     yield made
     made.close()
@@ -84,6 +85,26 @@ def test_arrays_and_events_of_numba(box: SimBox, packages: str) -> None:
 def test_cuda_bindings_of_two_major_versions(box: SimBox, packages: str) -> None:
     """They need cuGetProcAddress_v2, which R470 does not have."""
     run(box, PYTHON, PROGRAMS, "cuda_bindings", packages=packages)
+
+
+@on("550")
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("cuda_bindings_newer", ""),
+        ("tinygrad", ""),
+        *(pytest.param(name, "long", marks=pytest.mark.long) for name in ("numba_cuda", "pycuda")),
+    ],
+)
+def test_programs_that_launch_kernels_and_graphs(box: SimBox, name: str, place: str) -> None:
+    """Those of `make clients-long` bring a compiler. PyCUDA is linked with libcurand, which comes from a wheel."""
+    if place and not (CLIENTS / ".completelong").exists():
+        pytest.skip(f"{CLIENTS / place} is not complete: make clients-long")
+    wheels = (CLIENTS / place).glob("lib/python3*/site-packages/nvidia/*/lib")
+    libraries = os.pathsep.join(map(str, [box.libraries, *wheels]))
+    box.environment.update(LD_LIBRARY_PATH=libraries, DEV="CUDA", CACHELEVEL="0")
+    run(box, CLIENTS / place / "bin/python", PROGRAMS, name)
+    assert box.cards()[0]["used"] == 0
 
 
 @on("470", "550", "615")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,19 +12,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from checkout import CHECKOUT, DATA, LIBRARIES
-
-PROGRAMS = DATA / "sim"
-SIM = CHECKOUT / "libvcuda/sim" / "tools"
+from checkout import DATA, LIBRARIES
+from vcuda_boxes import SOURCES, Client, load_simctl
 
 
 @pytest.fixture(scope="session")
 def simctl() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("simctl", SIM / "simctl.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_simctl()
 
 
 @pytest.fixture(scope="session")
@@ -37,49 +30,6 @@ def driver_root(simctl: ModuleType, build: Path, tmp_path_factory: pytest.TempPa
 @pytest.fixture(scope="session")
 def libraries(driver_root: Path) -> Path:
     return next((driver_root / "usr/lib").iterdir())
-
-
-class Client:
-    """One process with the simulated libcuda."""
-
-    def __init__(self, environment: dict[str, str], wrapper: tuple[str, ...] = ()) -> None:
-        self.process = subprocess.Popen(
-            [*wrapper, sys.executable, str(PROGRAMS / "cuda_client.py")],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def send(self, *command: Any) -> None:
-        assert self.process.stdin
-        self.process.stdin.write(json.dumps(command) + "\n")
-        self.process.stdin.flush()
-
-    def receive(self) -> Any:
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        assert line, f"client ended with {self.process.wait()}"
-        return json.loads(line)
-
-    def __call__(self, *command: Any) -> Any:
-        self.send(*command)
-        return self.receive()
-
-    def start(self, device: int = 0) -> Client:
-        assert self("init") == 0
-        assert self("context", device) == 0
-        return self
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def close(self) -> None:
-        self.kill()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream:
-                stream.close()
 
 
 class Node:
@@ -96,25 +46,33 @@ class Node:
         return {**base, "LD_LIBRARY_PATH": str(self.libraries), "VGPU_SIM_DIR": str(self.directory), **extra}
 
     def client(self, *wrapper: str, **environment: str) -> Client:
-        client = Client(self.environment(**environment), wrapper)
+        """A client for any call (tests/data/cuda/calls.py)."""
+        command = [*wrapper, sys.executable, "-S", str(SOURCES / "calls.py")]
+        client = Client(command, self.environment(**environment), self.directory / "log")
         self.clients.append(client)
+        assert client.receive() == ["ready"]
+        return client
+
+    def opened(self, *wrapper: str) -> Client:
+        """The same with a context on the first card."""
+        client = self.client(*wrapper)
+        client.does("cuInit 0")
+        client.does(f"cuCtxSetCurrent {client.made('cuDevicePrimaryCtxRetain & 0')}")
         return client
 
     def python(self, code: str, *wrapper: str, **environment: str) -> Any:
-        """Run code in a new process. Returns the JSON value that it printed. A signal or an error fails the test."""
-        done = subprocess.run(
-            [*wrapper, sys.executable, "-c", code],
-            check=False,
-            env=self.environment(**environment),
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, f"status {done.returncode}: {done.stderr}"
-        return json.loads(done.stdout)
+        """Run code in a new process. Returns the JSON value that it printed."""
+        command = [*wrapper, sys.executable, "-c", code]
+        return json.loads(subprocess.run(command, check=True, env=self.environment(**environment), stdout=-1).stdout)
 
     def card(self, index: int = 0) -> dict[str, Any]:
         card: dict[str, Any] = self.simctl.read_state(str(self.directory))["cards"][index]
         return card
+
+    def held(self) -> int:
+        """Bytes of the first card without contexts."""
+        card = self.card()
+        return int(card["used"]) - sum(int(process["context"]) for process in card["processes"])
 
 
 @pytest.fixture
@@ -131,7 +89,7 @@ def make_node(simctl: ModuleType, libraries: Path, tmp_path: Path) -> Iterator[C
     yield make
     for node in nodes:
         for client in node.clients:
-            client.close()
+            client.kill()
 
 
 @pytest.fixture
@@ -150,7 +108,7 @@ class Line:
     def start(self, code: str, rank: int | None = None, **environment: str) -> subprocess.Popen[str]:
         rank = len(self.started) if rank is None else rank
         process = subprocess.Popen(
-            [sys.executable, str(PROGRAMS / "virtual_client.py"), code],
+            [sys.executable, str(DATA / "sim/virtual_client.py"), code],
             env=self.node.environment(
                 PYTHONPATH=os.pathsep.join(map(str, LIBRARIES)), VGPU_SIM_RANK=str(rank), **environment
             ),

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import json
-import mmap
 import os
-import signal
 import sys
 import threading
 import time
 
-from simulated_clock import BEGIN, NEVER, Clock
+from simulated_clock import BEGIN, NEVER, Clock  # noqa: F401 - the code may wait for ever
 
 MS = 1_000_000
 PTX = (
@@ -61,15 +59,6 @@ def use_cards() -> None:
     on(0)
 
 
-def named(name: str) -> ctypes.c_void_p:
-    """A kernel without arguments, whose name says how long it takes."""
-    module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-    text = PTX[: PTX.index(b".visible")] + b".visible .entry %s() { ret; }\n" % name.encode()
-    check(cuda.cuModuleLoadData(ctypes.byref(module), text))
-    check(cuda.cuModuleGetFunction(ctypes.byref(kernel), module, name.encode()))
-    return kernel
-
-
 def stream(priority: int = 0) -> ctypes.c_void_p:
     handle = ctypes.c_void_p()
     check(cuda.cuStreamCreateWithPriority(ctypes.byref(handle), 1, priority))
@@ -82,9 +71,8 @@ def launch(
     card: int = 0,
     meet: tuple[int, int] = (),
     grid: int = 4096,
-    kernel: ctypes.c_void_p | None = None,
 ) -> None:
-    kernel = kernel or kernels[card]["meet_ns" if meet else "spin_ns"]
+    kernel = kernels[card]["meet_ns" if meet else "spin_ns"]
     values = [ctypes.c_uint64(value) for value in (ns, *meet)]
     arguments = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
     check(cuda.cuLaunchKernel(kernel, grid, 1, 1, 1024, 1, 1, 0, queue, arguments, None))
@@ -115,27 +103,6 @@ def memory(size: int) -> ctypes.c_uint64:
     return pointer
 
 
-def host(size: int) -> ctypes.c_void_p:
-    pointer = ctypes.c_void_p()
-    check(cuda.cuMemAllocHost_v2(ctypes.byref(pointer), ctypes.c_size_t(size)))
-    return pointer
-
-
-def shared_word(path: str) -> ctypes.c_uint32:
-    """A word in a file that other processes map, at whatever address."""
-    with open(path, "r+b") as file:
-        return ctypes.c_uint32.from_buffer(mmap.mmap(file.fileno(), 4096), 64)
-
-
-def wait(word: ctypes.c_uint32, seen: int, deadline: int = NEVER) -> None:
-    clock.functions.wait(ctypes.byref(word), seen, deadline if deadline == NEVER else BEGIN + deadline)
-
-
-def wake(word: ctypes.c_uint32) -> None:
-    word.value += 1
-    clock.functions.wake(ctypes.byref(word))
-
-
 def say(value: object) -> None:
     print(json.dumps(value), flush=True)
 
@@ -143,5 +110,5 @@ def say(value: object) -> None:
 if __name__ == "__main__":
     if os.environ.get("CARDS") != "no":
         use_cards()
-    exec(sys.argv[1], {**globals(), "signal": signal, "threading": threading, "time": time})
+    exec(sys.argv[1], {**globals(), "threading": threading, "time": time})
     clock.leave()
