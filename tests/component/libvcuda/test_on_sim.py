@@ -22,6 +22,7 @@ LIMIT = 2 * GIB
 OURS = "/lib/vcuda/libcuda.so.1"
 REAL = "/usr/local/vgpu/driver/libcuda.so.1"
 PER_THREAD = 2
+RELEASE_THRESHOLD = 4
 
 
 def test_a_program_that_is_linked_finds_both(t4: SimBox, compiled: Compiled, sim_driver: Path) -> None:
@@ -122,18 +123,25 @@ def test_limits_go_by_uuid_not_by_index(sim_box: Callable[..., SimBox]) -> None:
     assert first_client.numbers("nvml 0")[1] == box.cards()[0]["total"]
 
 
-def test_another_cards_pool_is_charged_to_that_card(sim_box: Callable[..., SimBox]) -> None:
-    box = sim_box("a100x2", nvml=True)
-    cards = [limits.CardLimit(card["uuid"], LIMIT) for card in box.cards()]
+def test_another_cards_pool_is_charged_to_that_card_by_its_limit_of_now(sim_box: Callable[..., SimBox]) -> None:
+    """Of one refused allocation the card's pool keeps the memory, so this is charged though it is beyond the limit."""
+    box = sim_box("a100x2")
+    one, other = (card["uuid"] for card in box.cards())
+    cards = [limits.CardLimit(one, 8 * LIMIT), limits.CardLimit(other, LIMIT)]
     (box.path / "limits").write_bytes(limits.encode("box", cards))
-    client = box.opened(device=0)
-    result, pointer = client.numbers(f"pool 1 {GIB}")
-    assert result == 0
-    assert client.free_bytes() == LIMIT - box.context
-    assert client.numbers(f"pool 1 {LIMIT}")[0] == OUT_OF_MEMORY
-    assert client.numbers("nvml 1")[2] == GIB
-    assert client.numbers(f"free {pointer}") == (0,)
-    assert client.numbers("nvml 1")[2] == 0
+    client, watcher = box.caller(), box.caller(1)
+    client.does(f"cuCtxPushCurrent_v2 {client.made('cuDevicePrimaryCtxRetain & 1')}")
+    stream = client.made("cuStreamCreate & 0")
+    client.made("cuCtxPopCurrent_v2 &")
+    pool = client.made("cuDeviceGetDefaultMemPool & 1")
+    client.does(f"cuMemPoolSetAttribute {pool} {RELEASE_THRESHOLD} {{Q:{(1 << 64) - 1}}}")
+    client.made(f"cuMemAllocFromPoolAsync & {GIB} {pool} 0")
+    assert (client.left(), watcher.left()) == (8 * LIMIT, LIMIT - GIB)
+    assert client.numbers(f"cuMemAllocAsync & {LIMIT} {stream}")[0] == OUT_OF_MEMORY
+    limits.update(str(box.path / "limits"), "box", [limits.CardLimit(uuid, 8 * LIMIT) for uuid in (one, other)])
+    assert watcher.left() == 8 * LIMIT - box.held(1) == 7 * LIMIT - GIB
+    client.made(f"cuMemAllocAsync & {2 * LIMIT} {stream}")
+    assert watcher.left() == 8 * LIMIT - box.held(1) == 6 * LIMIT - GIB
 
 
 def test_visible_devices_reorder_and_the_limits_follow(sim_box: Callable[..., SimBox]) -> None:

@@ -34,11 +34,12 @@ static CUresult allocate_from(CUdeviceptr *pointer, size_t size, CUmemoryPool po
 	return CUDA_SUCCESS;
 }
 
+/* The pool is that of the stream's device, whichever context is current. */
 SIM_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
 {
 	struct sim_context *context;
 
-	TRY(sim_context_current(&context));
+	TRY(sim_stream_context(stream, &context));
 	pthread_mutex_lock(&sim_driver.lock);
 	CUmemoryPool pool = sim_pool_standing(context->device, SIM_DEVICE_MEMORY, false);
 	pthread_mutex_unlock(&sim_driver.lock);
