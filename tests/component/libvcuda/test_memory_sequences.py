@@ -27,7 +27,9 @@ STEPS = 150
 #: The steps on a full card that may be oversubscribed.
 REPLACED = ("pointer", "stream_ordered", "pool", "from_pool", "end", "end", "gated", "die", "limit", "trim")
 CARDS = (0, 1)
+MANY = 800
 PROCESSES = (0, 0, 1)  #: the card of each
+CREATES = ("cuCtxCreate_v2 & 0", "cuCtxCreate_v3 & 0 0 0", "cuCtxCreate_v4 & 0 0")
 FLOAT, LAYERED, SPARSE = 32, 1, 64
 FILE_DESCRIPTOR = 1
 RELEASE_THRESHOLD, EVERYTHING = 4, (1 << 64) - 1
@@ -153,10 +155,14 @@ class History:
         assert result == "0", line
         return int(key)
 
+    def by_a_thread(self, line: str) -> str:
+        """The same call, at times by another thread of the process."""
+        return f"thread {line}" if line.startswith("cuMem") and self.chance.random() < 0.2 else line
+
     def granted(self, process: Process, memory: Memory, line: str) -> int | None:
         """The new memory's key. None: it was refused, as it does not fit."""
         live, held, limit = self.live(memory.card), self.held(memory.card), self.limits[memory.card]
-        result, key = [*self.ask(process, line), "0"][:2]
+        result, key = [*self.ask(process, self.by_a_thread(line)), "0"][:2]
         if result == str(OUT_OF_MEMORY):
             keep = any(other.keeps if other is not process else other.leaves for other in self.processes)
             assert max(live, held if keep else 0) + memory.size > limit, "refused, though it fits"
@@ -176,7 +182,7 @@ class History:
 
     def ends(self, process: Process, hold: Hold) -> None:
         """End a hold, and what goes with it."""
-        self.does(process, hold.end.replace("KEY", str(hold.key)))
+        self.does(process, self.by_a_thread(hold.end.replace("KEY", str(hold.key))))
         process.holds = [other for other in process.holds if hold not in (other, other.within)]
         self.does(process, "cuCtxSynchronize")
         for other in self.processes if hold.kind == "export" else ():
@@ -200,8 +206,17 @@ class History:
 
     def step_pointer(self, process: Process) -> None:
         size, context = self.some_size(process.card), process.contexts[-1]
-        call = self.chance.choice((f"cuMemAlloc_v2 & {size}", f"cuMemAllocPitch_v2 & & {MIB} {size // MIB} 4"))
+        call = self.chance.choice((f"cuMemAlloc_v2 & {size}", f"cuMemAllocPitch_v2 & & {MIB - 100} {size // MIB} 4"))
         self.makes(process, "pointer", size, call, "cuMemFree_v2 KEY", context)
+
+    def step_many(self, process: Process) -> None:
+        """More pointers than the table of allocations has places for at first."""
+        name, size = f"many{len(self.lines)}", MANY * 512
+        if max(self.live(process.card), self.held(process.card)) + size <= self.limits[process.card]:
+            each = f"call(['cuMemAlloc_v2','&','512'])[1]for(_)in(range({MANY}))"
+            end = f"python sum(call(['cuMemFree_v2',str(each)])[0]for(each)in({name}))"
+            line = f"python globals().update({name}=[{each}])or(0)"
+            self.makes(process, "many", size, line, end, process.contexts[-1])
 
     def step_managed(self, process: Process) -> None:
         size, context = self.some_size(process.card), process.contexts[-1]
@@ -262,18 +277,19 @@ class History:
         self.makes(process, "physical", size, call, "cuMemRelease KEY", card=card)
 
     def step_map(self, process: Process) -> None:
-        for hold in self.chosen(process, "physical"):
-            size = hold.memory.size
+        for hold in self.chosen(process, "physical", "imported"):
+            size, kind = hold.memory.size, {"physical": "map", "imported": "imported_map"}[hold.kind]
             address = self.made(process, f"cuMemAddressReserve & {size} 0 0 0")
             self.does(process, f"cuMemMap {address} {size} 0 {hold.key} 0")
-            process.holds.append(Hold(hold.memory, "map", address, f"cuMemUnmap KEY {size}"))
+            process.holds.append(Hold(hold.memory, kind, address, f"cuMemUnmap KEY {size}"))
 
     def step_retain(self, process: Process) -> None:
-        for hold in self.chosen(process, "map"):
-            handle = self.made(process, f"cuMemRetainAllocationHandle & {hold.key}")
-            process.holds.append(Hold(hold.memory, "physical", handle, "cuMemRelease KEY"))
+        for hold in self.chosen(process, "map", "imported_map"):
+            handle, kind = self.made(process, f"cuMemRetainAllocationHandle & {hold.key}"), {"map": "physical"}
+            process.holds.append(Hold(hold.memory, kind.get(hold.kind, "imported"), handle, "cuMemRelease KEY"))
 
     def step_export(self, process: Process) -> None:
+        """A file that an importer exports says nothing of the memory (docs/memory-limit.md)."""
         for hold in self.chosen(process, "physical"):
             if hold.memory.maker not in self.processes:
                 continue
@@ -295,11 +311,11 @@ class History:
     def step_import(self, process: Process) -> None:
         for hold in self.chosen(process, "export"):
             handle = self.made(process, f"cuMemImportFromShareableHandle & {hold.key} {FILE_DESCRIPTOR}")
-            process.holds.append(Hold(hold.memory, "physical", handle, "cuMemRelease KEY"))
+            process.holds.append(Hold(hold.memory, "imported", handle, "cuMemRelease KEY"))
 
     def step_bind(self, process: Process) -> None:
         for array in self.chosen(process, "sparse_array"):
-            for hold in self.chosen(process, "physical"):
+            for hold in self.chosen(process, "physical", "imported"):
                 self.does(process, f"cuMemMapArrayAsync {self.binding(array.key, MAP, hold.key)} 1 0")
                 unbind = f"cuMemMapArrayAsync {self.binding(array.key, UNMAP)} 1 0"
                 process.holds = [other for other in process.holds if other.within is not array]
@@ -348,9 +364,15 @@ class History:
             self.check()
             other.holds.append(Hold(memory, "stream_ordered", mapped, "cuMemFreeAsync KEY 0"))
             self.check()
-            self.ends(other, other.holds[-1])
-            self.check()
-            self.ends(process, process.holds[-1])
+            if self.chance.random() < 0.5:  # the importer's counts, though the pool has given it back
+                self.ends(process, process.holds[-1])
+                charged = min(self.held(process.card) + size, self.limits[process.card])
+                assert self.charged(process.card) == charged, "freed by its exporter, and not by its importer"
+                self.ends(other, other.holds[-1])
+            else:
+                self.ends(other, other.holds[-1])
+                self.check()
+                self.ends(process, process.holds[-1])
             for each, end in ((process, file), (other, passed)):
                 self.ask(each, f"python os.close({end})")
             self.does(other, f"cuMemPoolDestroy {imported}")
@@ -404,7 +426,9 @@ class History:
             self.does(process, f"cuMemFreeAsync {hold.key} {stream}")
         self.check()
         self.ask(process, f"python ctypes.memset({word},1,1)")
-        self.does(process, f"cuStreamSynchronize {stream}")
+        while process.client.ask(f"cuStreamQuery {stream}") != ["0"]:
+            pass
+        process.client.left()  # a look is enough: no call synchronizes
         for hold in freed:
             process.holds.remove(hold)
 
@@ -424,6 +448,7 @@ class History:
                 for card, size in enumerate(sizes):
                     self.does(process, f"cuDeviceGraphMemTrim {card}")
                     assert self.charged(card) == min(self.live(card) + size, self.limits[card])
+                self.does(process, f"cuGraphLaunch {executable} {stream}")  # takes nothing more
         self.ask(process, f"python ctypes.memset({word},1,1)")
         self.does(process, f"cuStreamSynchronize {stream}")
 
@@ -435,7 +460,7 @@ class History:
         return word, stream
 
     def step_context(self, process: Process) -> None:
-        process.contexts.append(self.made(process, f"cuCtxCreate_v2 & 0 {process.card}"))
+        process.contexts.append(self.made(process, f"{self.chance.choice(CREATES)} {process.card}"))
         self.step_array(process)
         self.step_pointer(process)
         self.check()
