@@ -79,13 +79,13 @@ def test_a_second_graph_waits_for_the_first_ones_memory(t4: SimBox, client: Clie
 
 
 def test_a_graph_launched_again_takes_its_memory_once(t4: SimBox, client: Client) -> None:
-    executable = graph_exec(client, MOST, frees=True)
+    executable = graph_exec(client, LIMIT, frees=True)  # so that no byte more has room
     gate = Gate(client)
     for _ in range(20):
         client.does(f"cuGraphLaunch {executable} {gate.stream}")
-    assert client.left() == LIMIT - MOST
+    assert client.left() == 0
     gate.open()
-    assert t4.held() == t4.usage()[2] == MOST
+    assert t4.held() == t4.usage()[2] == LIMIT
     client.does(f"cuGraphExecDestroy {executable}")
     client.does("cuDeviceGraphMemTrim 0")
     assert (t4.held(), client.left()) == (0, LIMIT)

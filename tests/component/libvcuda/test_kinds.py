@@ -75,20 +75,6 @@ def test_a_pool_destroyed_while_its_memory_is_in_use_stays_charged(t4: SimBox, c
     assert client.numbers(f"cuMemPoolTrimTo {pool} 0")[0] != 0  # it has gone
 
 
-# Graphs
-
-
-# Between processes and threads
-
-
-def test_another_thread_frees(t4: SimBox, client: Client) -> None:
-    pointer = client.made(f"cuMemAlloc_v2 & {LIMIT}")
-    handle = client.numbers(f"thread cuMemCreate & {2 * MIB} {ON_CARD} 0")[0]
-    assert handle == OUT_OF_MEMORY
-    client.does(f"thread cuMemFree_v2 {pointer}")
-    assert (client.left(), t4.usage()) == (LIMIT, (1, 0, 0))
-
-
 # The driver's own memory
 
 
@@ -97,7 +83,10 @@ def test_a_context_is_charged(t4_nvml: SimBox) -> None:
     first = t4_nvml.caller()
     context = t4_nvml.context
     assert context > 0
+    assert first.numbers("cuMemFree_v2 4096")[0] != 0
     assert first.left() == LIMIT - context
+    head = (t4_nvml.path / "usage/usage").read_bytes()[: usage.CARDS_END]
+    assert usage.contexts(head) == {t4_nvml.uuid: context}, "no call is under way, so the figure is exact"
     second = t4_nvml.caller()
     assert (first.left(), second.left()) == (LIMIT - 2 * context,) * 2
     first.does("cuDevicePrimaryCtxRelease_v2 0")

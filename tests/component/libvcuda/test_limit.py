@@ -77,12 +77,13 @@ def test_pitched_memory_is_charged_once_with_its_padding(awkward: Box) -> None:
     """The driver allocates it through its own export, which resolves to libvcuda. The guard passes that call."""
     awkward.limit(LIMIT)
     client = awkward.opened()
-    result, pointer, pitch = client.numbers("pitch 1000 64")
-    assert (result, pitch) == (0, 1024)
-    assert client.free_bytes() == LIMIT - 1024 * 64
+    result, pointer, pitch = client.numbers("pitch 1500 64")
+    assert (result, pitch) == (0, 2048)
+    assert client.free_bytes() == LIMIT - 2048 * 64
     assert client.numbers(f"free {pointer}") == (0,)
     assert client.free_bytes() == LIMIT
     assert client.numbers(f"pitch {(1 << 64) - 1} {1 << 40}")[0] == OUT_OF_MEMORY
+    assert client.numbers(f"pitch 1500 {LIMIT // 2048}")[0] == 0
 
 
 def test_a_failed_call_leaves_no_trace(awkward: Box) -> None:

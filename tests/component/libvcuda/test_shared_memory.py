@@ -111,6 +111,8 @@ def test_memory_of_another_container_is_charged(sim_box: Callable[..., SimBox]) 
     importer.made(f"cuMemAlloc_v2 & {HALF + MIB}")
     assert importer.ask(f"open {handle}")[0] == str(OUT_OF_MEMORY)
     assert importer.left() == HALF - MIB
+    exporter.does(f"cuMemFree_v2 {pointer}")
+    assert held_within(first) == HALF + MIB, "what was refused is closed"
 
 
 @pytest.mark.parametrize("kept", [False, True])
