@@ -58,9 +58,14 @@ def rewrite(run_dir: str, shares: Iterable[Claim], cards: Iterable[str]) -> list
 
 
 def clock_offset(pid: int, proc: str = "/proc") -> int:
-    """ns by which the host's CLOCK_MONOTONIC is ahead of the container's (init `pid`). Not 0 in a time namespace."""
+    """ns by which CLOCK_MONOTONIC here is ahead of the container's (init `pid`): either may be in a time namespace."""
+    return _monotonic(f"{proc}/self") - _monotonic(f"{proc}/{pid}")
+
+
+def _monotonic(process: str) -> int:
+    """ns by which a process sees CLOCK_MONOTONIC ahead of the kernel's."""
     try:
-        fd = os.open(f"{proc}/{pid}/timens_offsets", os.O_RDONLY | os.O_CLOEXEC)  # since Linux 5.6
+        fd = os.open(f"{process}/timens_offsets", os.O_RDONLY | os.O_CLOEXEC)  # since Linux 5.6
     except OSError:
         return 0
     try:
@@ -70,4 +75,4 @@ def clock_offset(pid: int, proc: str = "/proc") -> int:
     finally:
         os.close(fd)
     fields = next((line.split()[1:] for line in lines if line.startswith(b"monotonic")), [])
-    return -(int(fields[0]) * NS + int(fields[1])) if len(fields) == 2 else 0
+    return int(fields[0]) * NS + int(fields[1]) if len(fields) == 2 else 0

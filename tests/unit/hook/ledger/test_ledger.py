@@ -935,6 +935,11 @@ def test_the_clock_of_a_time_namespace(node: Node, text: str, offset: int) -> No
     ledger = node.ledger()
     assert ledger.claim(start, share(30))
     assert core_schedule.decode(node.schedule_file("a").read_bytes())[1] == offset
+    for process in ("self", "2"):  # the runtime is in the same namespace: the clocks agree
+        (node.proc / process).mkdir(exist_ok=True)
+        (node.proc / process / "timens_offsets").write_text(text)
+    assert node.ledger().claim(node.start("b", 2), share(30))
+    assert core_schedule.decode(node.schedule_file("b").read_bytes())[1] == 0
 
 
 def test_priority_is_recorded(node: Node) -> None:
