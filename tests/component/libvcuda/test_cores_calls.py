@@ -122,6 +122,7 @@ ELSEWHERE = [
     "cuMemcpyHtoDAsync_v2 {a} {host} {n} {stream}",
     "cuMemcpyAsync {a} {host} {n} {stream}",
     "cuMemcpy {host} {b} {n}",
+    *(f"cuMemcpy2D_v2 {ANY_2D.replace(side, '{host}')}" for side in ("{a}", "{b}")),
     "cuGraphUpload {graph} {stream}",
     "cuStreamWriteValue32_v2 {stream} {a} 1 0",
 ]
@@ -200,3 +201,12 @@ def test_work_of_copy_engines_is_not_charged(account: Account) -> None:
     account.of(LAUNCHES[0])
     for line in ELSEWHERE:
         assert account.of(line) == (0, 0), line
+
+
+def test_a_launch_into_a_capture_is_not_charged(account: Account) -> None:
+    account.of(LAUNCHES[0])
+    used, stream = account.used(), account.things["stream"]
+    account.client.does(f"cuStreamBeginCapture_v2 {stream} 0")
+    account.client.does(f"cuLaunchKernel {account.things['f']} {GRID} {stream} 0 0")
+    account.client.made(f"cuStreamEndCapture {stream} &")
+    assert account.used() == used
