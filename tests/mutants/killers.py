@@ -9,7 +9,8 @@ from pathlib import Path
 
 LIBVCUDA = "component/libvcuda"
 MEMORY = (
-    "limit", "kinds", "on_sim", "contexts", "shared_memory", "virtual_memory", "newer_kinds", "sparse", "graph_memory",
+    "limit", "kinds", "on_sim", "contexts", "shared_memory", "virtual_memory", "newer_kinds", "graph_memory",
+    "memory_sequences",
 )  # fmt: skip
 RACES = (
     "halted_calls",
@@ -23,9 +24,9 @@ RACES = (
     "bad_input",
     "lifecycle",
 )
-SHARES = ("late_launches", "on_sim", "time_slices_borrowed", "change_cost")
+SHARES = ("cores_calls", "late_launches", "on_sim", "time_slices_borrowed", "change_cost")
 MORE_SHARES = (
-    "cores_calls", "cores_live", "cores_cases", "time_slices", "time_slices_processes", "time_slices_pauses",
+    "cores_live", "cores_cases", "time_slices", "time_slices_processes", "time_slices_pauses",
     "time_slices_forged", "cores", "bad_input", "lifecycle",
 )  # fmt: skip
 #: Folder -> files of the first and of the second stage.
@@ -33,7 +34,7 @@ C = {
     "libvcuda/src/memory": (MEMORY, RACES),
     "libvcuda/src/compute": (SHARES, MORE_SHARES),
     "libvcuda/src/hooks/nvml": (("nvml", "on_sim"), ("video", "host_figure", "bad_input", "lifecycle")),
-    "libvcuda/src/hooks": (("proc_address", "late_launches", *MEMORY), ("cores", *RACES)),
+    "libvcuda/src/hooks": (("proc_address", "cores_calls", "late_launches", *MEMORY), ("cores", *RACES)),
     "libvcuda/src": (("proc_address", "nvml", *SHARES, *MEMORY[:5]), (*MEMORY[5:], *RACES, *MORE_SHARES)),
 }
 #: Tests with processes, for what no unit test finds. One pattern or more, below tests/.
