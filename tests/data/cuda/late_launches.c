@@ -5,15 +5,12 @@
  * is reserved when nothing is under way. Exits with 1 and a line on stderr where that is not so.
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
+#include "cases.h"
 #include "stepped_driver.h"
 #include "vgpu_usage.h"
 
@@ -23,20 +20,8 @@
 #define ROUNDS 12     /* after which its duration is certain */
 #define PATIENCE 30   /* s */
 
-#define CHECK(condition) \
-	do { \
-		if (!(condition)) { \
-			fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-			_exit(1); \
-		} \
-	} while (0)
-
 #define EXPECT_EQUAL(a, b) expect_equal(__LINE__, #a, (int64_t)(a), (int64_t)(b))
 
-#define CALL(name, ...) (((CUresult (*)())dlsym(library, #name))(__VA_ARGS__))
-#define OK(name, ...) CHECK(CALL(name, __VA_ARGS__) == CUDA_SUCCESS)
-
-static void *library;
 static struct stepped *driver;
 static const struct vgpu_usage *region;
 static CUcontext context = (CUcontext)&context;
@@ -136,8 +121,7 @@ static void come_back(struct caller *caller, CUresult result)
 
 static void find_driver(void)
 {
-	library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-	CHECK(library);
+	open_libcuda();
 	void *real = dlopen(VGPU_REAL_DIR "/libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 	CHECK(real);
 	driver = dlsym(real, "stepped");
@@ -306,10 +290,7 @@ static void ends_no_other_contexts_batch(void)
 
 int main(int argc, char **argv)
 {
-	static const struct {
-		const char *name;
-		void (*run)(void);
-	} cases[] = {
+	static const struct named_case cases[] = {
 		{"fails after the end", fails_after_the_end},
 		{"fails alone after the end", fails_alone_after_the_end},
 		{"first fails", first_fails},
@@ -317,15 +298,12 @@ int main(int argc, char **argv)
 		{"ends no other batch", ends_no_other_batch},
 		{"undoes no other launch", undoes_no_other_launch},
 		{"ends no other context's batch", ends_no_other_contexts_batch},
+		{NULL, NULL},
 	};
+	const struct named_case *chosen = find_case(cases, argc, argv);
 
 	alarm(PATIENCE);
-	for (size_t i = 0; argc == 2 && i < sizeof(cases) / sizeof(cases[0]); i++) {
-		if (!strcmp(argv[1], cases[i].name)) {
-			begin();
-			cases[i].run();
-			_exit(0);
-		}
-	}
-	return 2;
+	begin();
+	chosen->run();
+	_exit(0);
 }
