@@ -28,16 +28,25 @@ NOT_UNDER = {
 }
 
 
-def suite(sanitizers: str, selection: str) -> None:
+def build(sanitizers: str) -> Path:
     if os.environ.get("VGPU_SANITIZER"):
         pytest.skip("runs the suite, and is not run by it")
     directory = BUILD / "sanitizers" / sanitizers.replace(",", "-")  # what is compiled stays for the next run
-    configure = ["cmake", "-S", str(CHECKOUT / "libvcuda"), "-B", str(directory), f"-DVCUDA_SANITIZE={sanitizers}"]
-    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
-    targets = ["--target", "vcuda", "vcuda_nvml", "--parallel", "2"]
-    subprocess.run(["cmake", "--build", str(directory), *targets], check=True, stdout=subprocess.DEVNULL)
+    compile_targets(directory, sanitizers, "vcuda", "vcuda_nvml")
     if not (directory / "lib/sim").exists():
         (directory / "lib/sim").symlink_to(BUILD / "lib/sim")
+    return directory
+
+
+def compile_targets(directory: Path, sanitizers: str, *targets: str, flags: str = "") -> None:
+    options = [f"-DVCUDA_SANITIZE={sanitizers}", f"-DCMAKE_C_FLAGS={flags}"]
+    configure = ["cmake", "-S", str(CHECKOUT / "libvcuda"), "-B", str(directory), *options]
+    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
+    command = ["cmake", "--build", str(directory), "--target", *targets, "--parallel", "2"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def suite(sanitizers: str, selection: str, directory: Path) -> None:
     runtime = subprocess.run(
         ["gcc", f"-print-file-name={RUNTIMES[sanitizers]}"], check=True, stdout=subprocess.PIPE, text=True
     ).stdout.strip()
@@ -61,7 +70,7 @@ def suite(sanitizers: str, selection: str) -> None:
 
 @pytest.mark.parametrize("sanitizers", RUNTIMES)
 def test_a_sample_under_sanitizers(sanitizers: str) -> None:
-    suite(sanitizers, SAMPLE)
+    suite(sanitizers, SAMPLE, build(sanitizers))
 
 
 @pytest.mark.long
@@ -69,4 +78,13 @@ def test_a_sample_under_sanitizers(sanitizers: str) -> None:
 def test_all_under_sanitizers(sanitizers: str, pytestconfig: pytest.Config) -> None:
     if not pytestconfig.getoption("--long"):
         pytest.skip("full counts: make test-long")
-    suite(sanitizers, ALL + NOT_UNDER[sanitizers])
+    suite(sanitizers, ALL + NOT_UNDER[sanitizers], build(sanitizers))
+
+
+@pytest.mark.long
+def test_the_simulator_under_a_sanitizer(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    if not pytestconfig.getoption("--long"):
+        pytest.skip("full counts: make test-long")
+    both, targets = "address,undefined", ("vcuda", "vcuda_nvml", "sim_libcuda", "sim_libnvidia-ml")
+    compile_targets(tmp_path, both, *targets, flags=f"-fsanitize={both} -g")
+    suite(both, "test_memory_sequences or test_graph_memory or racing", tmp_path)
