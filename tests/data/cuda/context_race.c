@@ -8,7 +8,6 @@
  * A call that is refused for want of memory is not an error. When all contexts are gone, it prints the numbers of the
  * contexts that were made, of those that were refused, and of the calls that got memory. It ends when its input ends.
  */
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -19,23 +18,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-typedef void *handle;
+#include "linked.h"
+
 typedef unsigned long long memory;
 
-#define CALLS(CALL) \
-	CALL(cuInit, (unsigned)) \
-	CALL(cuCtxCreate_v2, (handle *, unsigned, int)) \
-	CALL(cuCtxDestroy_v2, (handle)) \
-	CALL(cuDevicePrimaryCtxRetain, (handle *, int)) \
-	CALL(cuDevicePrimaryCtxRelease_v2, (int)) \
-	CALL(cuCtxSetCurrent, (handle)) \
-	CALL(cuMemAlloc_v2, (memory *, size_t)) \
-	CALL(cuMemFree_v2, (memory))
-
-#define POINTER(name, parameters) static int(*call_##name) parameters;
-CALLS(POINTER)
-
-enum { OUT_OF_MEMORY = 2, THREADS = 64, HELD = 4096 };
+enum { THREADS = 64, HELD = 4096 };
 
 struct counts {
 	atomic_long made, refused, granted;
@@ -62,36 +49,35 @@ static void check(int result, const char *what)
 /* False: it was refused. */
 static bool is_granted(int result, const char *what)
 {
-	if (result != OUT_OF_MEMORY)
+	if (result != CUDA_ERROR_OUT_OF_MEMORY)
 		check(result, what);
 	return !result;
 }
 
-static bool make(const struct thread *thread, handle *context)
+static bool make(const struct thread *thread, CUcontext *context)
 {
-	int result =
-		thread->is_primary ? call_cuDevicePrimaryCtxRetain(context, 0) : call_cuCtxCreate_v2(context, 0, 0);
+	int result = thread->is_primary ? cuDevicePrimaryCtxRetain(context, 0) : cuCtxCreate_v2(context, 0, 0);
 	bool made = is_granted(result, "a context");
 
 	counts->made += made;
 	counts->refused += !made;
 	if (made)
-		check(call_cuCtxSetCurrent(*context), "cuCtxSetCurrent");
+		check(cuCtxSetCurrent(*context), "cuCtxSetCurrent");
 	return made;
 }
 
-static void end(const struct thread *thread, handle context)
+static void end(const struct thread *thread, CUcontext context)
 {
-	check(call_cuCtxSetCurrent(NULL), "cuCtxSetCurrent");
+	check(cuCtxSetCurrent(NULL), "cuCtxSetCurrent");
 	if (thread->is_primary)
-		check(call_cuDevicePrimaryCtxRelease_v2(0), "cuDevicePrimaryCtxRelease");
+		check(cuDevicePrimaryCtxRelease_v2(0), "cuDevicePrimaryCtxRelease");
 	else
-		check(call_cuCtxDestroy_v2(context), "cuCtxDestroy");
+		check(cuCtxDestroy_v2(context), "cuCtxDestroy");
 }
 
 static bool allocate(memory *pointer)
 {
-	bool granted = is_granted(call_cuMemAlloc_v2(pointer, size), "cuMemAlloc");
+	bool granted = is_granted(cuMemAlloc_v2(pointer, size), "cuMemAlloc");
 
 	counts->granted += granted;
 	return granted;
@@ -107,12 +93,12 @@ static void use(const struct thread *thread, long most, bool frees)
 		count++;
 	for (long i = 0; i < count; i++)
 		if (frees || thread->is_primary || i % 2)
-			check(call_cuMemFree_v2(held[i]), "cuMemFree");
+			check(cuMemFree_v2(held[i]), "cuMemFree");
 }
 
 static void *maker(void *argument)
 {
-	handle context;
+	CUcontext context;
 
 	for (long round = 0; round < rounds; round++) {
 		if (!make(argument, &context))
@@ -125,7 +111,7 @@ static void *maker(void *argument)
 
 static void *filler(void *argument)
 {
-	handle context;
+	CUcontext context;
 
 	for (long round = 0; round < rounds; round++) {
 		if (!make(argument, &context))
@@ -138,7 +124,7 @@ static void *filler(void *argument)
 
 static void *holder(void *argument)
 {
-	handle context;
+	CUcontext context;
 	bool made;
 
 	while (!(made = make(argument, &context)) && !is_over)
@@ -157,9 +143,7 @@ static void work(const int numbers[3])
 	struct thread threads[THREADS];
 	int count = 0, held = 0;
 
-#define FIND(name, parameters) check(!(call_##name = (int(*) parameters)dlsym(RTLD_DEFAULT, #name)), #name);
-	CALLS(FIND)
-	check(call_cuInit(0), "cuInit");
+	check(cuInit(0), "cuInit");
 	for (int kind = 2; kind >= 0; kind--) {
 		for (int i = 0; i < numbers[kind] && count < THREADS; i++, count++) {
 			threads[count].is_primary = i % 2;
@@ -179,7 +163,7 @@ int main(int argc, char **argv)
 	int status = 0;
 	char byte;
 
-	if (argc != 6 || !dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL))
+	if (argc != 6)
 		return 1;
 	counts = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	const int numbers[] = {atoi(argv[1]), atoi(argv[2]), atoi(argv[3])};

@@ -3,14 +3,14 @@
  *   opens    both open the same handle of a child's memory. One closes it and the child frees the memory; the other one's
  *            address keeps it on the card.
  *   guesses  one makes memory and releases it, and the other one maps it meanwhile by the handle that it will have.
- * After each round the free memory has to be what is left beside the memory that is held. It prints in how many rounds the
- * threads met, and in how many memory was held that nobody is charged for.
+ * There are more rounds until the threads have met once. After each round the free memory has to be what is left beside
+ * the memory that is held. It prints in how many rounds the threads met, and in how many memory was held that nobody is
+ * charged for.
  *
  * `thread_race waits ROUNDS SIZE` is another question: one thread makes memory and releases it while others map
  * and unmap some. It prints how often they did so during one call that makes memory, at most.
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -21,33 +21,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cuda_abi.h"
+#include "linked.h"
 
-typedef void *handle;
 typedef unsigned long long memory;
 
-#define CALLS(CALL) \
-	CALL(cuInit, (unsigned)) \
-	CALL(cuDevicePrimaryCtxRetain, (handle *, int)) \
-	CALL(cuCtxSetCurrent, (handle)) \
-	CALL(cuMemCreate, (memory *, size_t, const void *, memory)) \
-	CALL(cuMemRelease, (memory)) \
-	CALL(cuMemAlloc_v2, (memory *, size_t)) \
-	CALL(cuMemFree_v2, (memory)) \
-	CALL(cuIpcGetMemHandle, (CUipcMemHandle *, memory)) \
-	CALL(cuIpcCloseMemHandle, (memory)) \
-	CALL(cuIpcOpenMemHandle_v2, (memory *, CUipcMemHandle, unsigned)) \
-	CALL(cuMemAddressReserve, (memory *, size_t, size_t, memory, memory)) \
-	CALL(cuMemUnmap, (memory, size_t)) \
-	CALL(cuMemMap, (memory, size_t, size_t, memory, memory)) \
-	CALL(cuMemGetInfo_v2, (size_t *, size_t *))
+static const CUmemAllocationProp on_card = {1, 1, {CU_MEM_LOCATION_TYPE_DEVICE, 0}, NULL, {0}};
 
-#define POINTER(name, parameters) static int(*call_##name) parameters;
-CALLS(POINTER)
-
-static const int on_card[] = {1, 1, 1, 0, 0, 0, 0, 0};
-
-static handle context;
+static CUcontext context;
 static size_t size, most; /* of one piece of memory; free when nothing is held */
 static pthread_barrier_t barrier;
 static atomic_bool is_over, is_made;
@@ -67,18 +47,16 @@ static void check(int result, const char *what)
 
 static void begin(void)
 {
-#define FIND(name, parameters) check(!(call_##name = (int(*) parameters)dlsym(RTLD_DEFAULT, #name)), #name);
-	CALLS(FIND)
-	check(call_cuInit(0), "cuInit");
-	check(call_cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
-	check(call_cuCtxSetCurrent(context), "cuCtxSetCurrent");
+	check(cuInit(0), "cuInit");
+	check(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
+	check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
 }
 
 static size_t left(void)
 {
 	size_t available, all;
 
-	check(call_cuMemGetInfo_v2(&available, &all), "cuMemGetInfo");
+	check(cuMemGetInfo_v2(&available, &all), "cuMemGetInfo");
 	return available;
 }
 
@@ -93,11 +71,11 @@ static void export(int from, int to)
 
 	begin();
 	while (read(from, &byte, 1) == 1) {
-		check(call_cuMemAlloc_v2(&pointer, size), "cuMemAlloc");
-		check(call_cuIpcGetMemHandle(&made, pointer), "cuIpcGetMemHandle");
+		check(cuMemAlloc_v2(&pointer, size), "cuMemAlloc");
+		check(cuIpcGetMemHandle(&made, pointer), "cuIpcGetMemHandle");
 		check(write(to, &made, sizeof(made)) != sizeof(made), "write");
 		check(read(from, &byte, 1) != 1, "read");
-		check(call_cuMemFree_v2(pointer), "cuMemFree");
+		check(cuMemFree_v2(pointer), "cuMemFree");
 		check(write(to, &byte, 1) != 1, "write");
 	}
 	_exit(0);
@@ -108,12 +86,12 @@ static void *opener(void *argument)
 	memory opened;
 
 	(void)argument;
-	check(call_cuCtxSetCurrent(context), "cuCtxSetCurrent");
+	check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
 	for (;;) {
 		pthread_barrier_wait(&barrier);
 		if (is_over)
 			return NULL;
-		check(call_cuIpcOpenMemHandle_v2(&opened, shared, 1), "cuIpcOpenMemHandle");
+		check(cuIpcOpenMemHandle_v2(&opened, shared, 1), "cuIpcOpenMemHandle");
 		address = opened;
 		pthread_barrier_wait(&barrier);
 	}
@@ -124,19 +102,19 @@ static long open_together(long rounds, int from, int to)
 	long lost = 0;
 	char byte = 0;
 
-	for (long round = 0; round < rounds; round++) {
+	for (long round = 0; round < rounds || !met; round++) {
 		check(write(to, &byte, 1) != 1, "write");
 		check(read(from, &shared, sizeof(shared)) != sizeof(shared), "read");
 		pthread_barrier_wait(&barrier);
 		memory opened;
-		check(call_cuIpcOpenMemHandle_v2(&opened, shared, 1), "cuIpcOpenMemHandle");
+		check(cuIpcOpenMemHandle_v2(&opened, shared, 1), "cuIpcOpenMemHandle");
 		pthread_barrier_wait(&barrier);
 		met += opened == address;
-		check(call_cuIpcCloseMemHandle(opened), "cuIpcCloseMemHandle");
+		check(cuIpcCloseMemHandle(opened), "cuIpcCloseMemHandle");
 		check(write(to, &byte, 1) != 1, "write");
 		check(read(from, &byte, 1) != 1, "read");
 		lost += left() != most - size;
-		check(call_cuIpcCloseMemHandle(address), "cuIpcCloseMemHandle");
+		check(cuIpcCloseMemHandle(address), "cuIpcCloseMemHandle");
 		check(left() != most, "memory left");
 	}
 	return lost;
@@ -147,14 +125,14 @@ static long open_together(long rounds, int from, int to)
 static void *mapper(void *argument)
 {
 	(void)argument;
-	check(call_cuCtxSetCurrent(context), "cuCtxSetCurrent");
+	check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
 	for (;;) {
 		pthread_barrier_wait(&barrier);
 		if (is_over)
 			return NULL;
 		bool mapped = false;
 		while (!mapped && !is_made)
-			mapped = !call_cuMemMap(address, size, 0, guess, 0);
+			mapped = !cuMemMap(address, size, 0, guess, 0);
 		is_mapped = mapped;
 		pthread_barrier_wait(&barrier);
 	}
@@ -166,24 +144,24 @@ static long make_and_map(long rounds)
 	memory made, last;
 	long lost = 0;
 
-	check(call_cuMemAddressReserve(&address, size, 0, 0, 0), "cuMemAddressReserve");
-	check(call_cuMemCreate(&last, size, on_card, 0), "cuMemCreate");
-	check(call_cuMemRelease(last), "cuMemRelease");
-	check(call_cuMemCreate(&made, size, on_card, 0), "cuMemCreate");
-	check(call_cuMemRelease(made), "cuMemRelease");
-	for (long round = 0; round < rounds; round++) {
+	check(cuMemAddressReserve(&address, size, 0, 0, 0), "cuMemAddressReserve");
+	check(cuMemCreate(&last, size, &on_card, 0), "cuMemCreate");
+	check(cuMemRelease(last), "cuMemRelease");
+	check(cuMemCreate(&made, size, &on_card, 0), "cuMemCreate");
+	check(cuMemRelease(made), "cuMemRelease");
+	for (long round = 0; round < rounds || !met; round++) {
 		guess = made + (made - last);
 		last = made;
 		is_made = false;
 		pthread_barrier_wait(&barrier);
-		check(call_cuMemCreate(&made, size, on_card, 0), "cuMemCreate");
+		check(cuMemCreate(&made, size, &on_card, 0), "cuMemCreate");
 		is_made = true;
 		pthread_barrier_wait(&barrier);
-		check(call_cuMemRelease(made), "cuMemRelease");
+		check(cuMemRelease(made), "cuMemRelease");
 		met += is_mapped;
 		lost += left() != (is_mapped ? most - size : most);
 		if (is_mapped)
-			check(call_cuMemUnmap(address, size), "cuMemUnmap");
+			check(cuMemUnmap(address, size), "cuMemUnmap");
 		check(left() != most, "memory left");
 	}
 	return lost;
@@ -200,16 +178,16 @@ static void *map_all_the_time(void *argument)
 	memory place, made;
 
 	(void)argument;
-	check(call_cuCtxSetCurrent(context), "cuCtxSetCurrent");
-	check(call_cuMemAddressReserve(&place, size, 0, 0, 0), "cuMemAddressReserve");
-	check(call_cuMemCreate(&made, size, on_card, 0), "cuMemCreate");
+	check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+	check(cuMemAddressReserve(&place, size, 0, 0, 0), "cuMemAddressReserve");
+	check(cuMemCreate(&made, size, &on_card, 0), "cuMemCreate");
 	pthread_barrier_wait(&barrier);
 	while (!is_over) {
-		check(call_cuMemMap(place, size, 0, made, 0), "cuMemMap");
-		check(call_cuMemUnmap(place, size), "cuMemUnmap");
+		check(cuMemMap(place, size, 0, made, 0), "cuMemMap");
+		check(cuMemUnmap(place, size), "cuMemUnmap");
 		maps++;
 	}
-	check(call_cuMemRelease(made), "cuMemRelease");
+	check(cuMemRelease(made), "cuMemRelease");
 	return NULL;
 }
 
@@ -225,10 +203,10 @@ static long make_among_mappers(long rounds)
 	pthread_barrier_wait(&barrier);
 	for (long round = 0; round < rounds; round++) {
 		long before = maps;
-		check(call_cuMemCreate(&made, size, on_card, 0), "cuMemCreate");
+		check(cuMemCreate(&made, size, &on_card, 0), "cuMemCreate");
 		long passed = maps - before;
 		longest = passed > longest ? passed : longest;
-		check(call_cuMemRelease(made), "cuMemRelease");
+		check(cuMemRelease(made), "cuMemRelease");
 	}
 	is_over = true;
 	for (int i = 0; i < MAPPERS; i++)
@@ -242,7 +220,7 @@ int main(int argc, char **argv)
 	pthread_t other;
 	long lost;
 
-	if (argc != 4 || pipe(to_child) || pipe(from_child) || !dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL))
+	if (argc != 4 || pipe(to_child) || pipe(from_child))
 		return 1;
 	bool opens = !strcmp(argv[1], "opens");
 	size = (size_t)atol(argv[3]);

@@ -1,14 +1,16 @@
 /*
- * Processes whose threads share memory, map it to sparse arrays, bind it to multicast objects and launch graphs that
- * allocate, all against one limit: `share_race PROCESSES THREADS ROUNDS STEP`. Each process passes descriptors and handles
- * to the others. When all have a context it prints `ready`, and begins after a line of input. Everything is let go, then it
- * prints how many calls were granted, refused, and failed otherwise. The processes end at the end of its input.
+ * Processes whose threads take memory and give it back as fast as they can, all against one limit:
+ * `race KIND PROCESSES THREADS ROUNDS STEP`. KIND is
+ *   pools    they allocate from pools, by graphs and plainly
+ *   shares   they pass descriptors and handles to each other, map memory, also to sparse arrays, bind it to multicast
+ *            objects and launch graphs that allocate
+ * When all have a context it prints `ready`, and begins after a line of input. Everything is let go, then it prints how many
+ * calls were granted, refused, and failed otherwise. The processes end at the end of its input.
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,61 +20,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cuda_abi.h"
+#include "linked.h"
 
-typedef void *handle;
 typedef unsigned long long memory;
 
-#define CALLS(CALL) \
-	CALL(cuInit, (unsigned)) \
-	CALL(cuDevicePrimaryCtxRetain, (handle *, int)) \
-	CALL(cuCtxSetCurrent, (handle)) \
-	CALL(cuStreamCreate, (handle *, unsigned)) \
-	CALL(cuStreamSynchronize, (handle)) \
-	CALL(cuStreamDestroy_v2, (handle)) \
-	CALL(cuMemCreate, (memory *, size_t, const void *, memory)) \
-	CALL(cuMemRelease, (memory)) \
-	CALL(cuMemAlloc_v2, (memory *, size_t)) \
-	CALL(cuMemFree_v2, (memory)) \
-	CALL(cuMemExportToShareableHandle, (void *, memory, int, memory)) \
-	CALL(cuMemImportFromShareableHandle, (memory *, void *, int)) \
-	CALL(cuIpcGetMemHandle, (CUipcMemHandle *, memory)) \
-	CALL(cuIpcCloseMemHandle, (memory)) \
-	CALL(cuIpcOpenMemHandle_v2, (memory *, CUipcMemHandle, unsigned)) \
-	CALL(cuMemAddressReserve, (memory *, size_t, size_t, memory, memory)) \
-	CALL(cuMemAddressFree, (memory, size_t)) \
-	CALL(cuMemMap, (memory, size_t, size_t, memory, memory)) \
-	CALL(cuMemUnmap, (memory, size_t)) \
-	CALL(cuArray3DCreate_v2, (handle *, const void *)) \
-	CALL(cuArrayDestroy, (handle)) \
-	CALL(cuMemMapArrayAsync, (CUarrayMapInfo *, unsigned, handle)) \
-	CALL(cuMulticastCreate, (memory *, const void *)) \
-	CALL(cuMulticastAddDevice, (memory, int)) \
-	CALL(cuMulticastBindMem, (memory, size_t, memory, size_t, size_t, memory)) \
-	CALL(cuMulticastUnbind, (memory, int, size_t, size_t)) \
-	CALL(cuMemAllocAsync, (memory *, size_t, handle)) \
-	CALL(cuMemFreeAsync, (memory, handle)) \
-	CALL(cuStreamBeginCapture_v2, (handle, int)) \
-	CALL(cuStreamEndCapture, (handle, handle *)) \
-	CALL(cuGraphInstantiateWithFlags, (handle *, handle, memory)) \
-	CALL(cuGraphLaunch, (handle, handle)) \
-	CALL(cuGraphExecDestroy, (handle)) \
-	CALL(cuGraphDestroy, (handle)) \
-	CALL(cuCtxSynchronize, (void)) \
-	CALL(cuDeviceGraphMemTrim, (int)) \
-	CALL(cuMemGetInfo_v2, (size_t *, size_t *))
-
-#define POINTER(name, parameters) static int(*call_##name) parameters;
-CALLS(POINTER)
-
 enum {
-	MAX_PROCESSES = 16,
+	MAX_PROCESSES = 64,
 	MAX_THREADS = 16,
 	HANDED = 8,
-	RELAXED = 2,
 	NON_BLOCKING = 1,
 	DESCRIPTOR = 1,
-	OUT_OF_MEMORY = 2,
 	WIDTH = 1024,
 	ELEMENT = 4,
 };
@@ -86,23 +43,26 @@ struct common {
 struct racer {
 	pthread_t thread;
 	unsigned seed;
-	handle stream;
+	CUstream stream;
+	CUgraphExec exec;
 };
 
 static struct common *common;
 static int mail[2]; /* descriptors on their way to whoever takes them */
-static handle context;
+static bool is_about_pools;
+static CUcontext context;
+static CUmemoryPool pool;
 static long rounds;
 static size_t step;
 static _Atomic memory open_to_all; /* a handle that one thread exports while another may release it */
 
-static const int on_card[] = {1, 1, 1, 0, 0, 0, 0, 0};
+static const CUmemAllocationProp on_card = {1, DESCRIPTOR, {CU_MEM_LOCATION_TYPE_DEVICE, 0}, NULL, {0}};
 
-static int count(int result)
+static int count(CUresult result)
 {
-	if (!result)
+	if (result == CUDA_SUCCESS)
 		common->granted++;
-	else if (result == OUT_OF_MEMORY)
+	else if (result == CUDA_ERROR_OUT_OF_MEMORY)
 		common->refused++;
 	else
 		common->failed++;
@@ -118,7 +78,7 @@ static memory make(size_t size)
 {
 	memory made = 0;
 
-	return count(call_cuMemCreate(&made, size, on_card, 0)) ? 0 : made;
+	return count(cuMemCreate(&made, size, &on_card, 0)) ? 0 : made;
 }
 
 /* ---- descriptors ---- */
@@ -127,7 +87,7 @@ static int export(memory made)
 {
 	int fd = -1;
 
-	return call_cuMemExportToShareableHandle(&fd, made, DESCRIPTOR, 0) ? -1 : fd;
+	return cuMemExportToShareableHandle(&fd, made, DESCRIPTOR, 0) ? -1 : fd;
 }
 
 union control {
@@ -168,8 +128,8 @@ static void import(int fd)
 {
 	memory made;
 
-	if (!count(call_cuMemImportFromShareableHandle(&made, (void *)(intptr_t)fd, DESCRIPTOR)))
-		call_cuMemRelease(made);
+	if (!count(cuMemImportFromShareableHandle(&made, (void *)(intptr_t)fd, DESCRIPTOR)))
+		cuMemRelease(made);
 }
 
 static void share_by_descriptor(struct racer *racer)
@@ -184,7 +144,7 @@ static void share_by_descriptor(struct racer *racer)
 			import(fd);
 	}
 	if (made)
-		call_cuMemRelease(made);
+		cuMemRelease(made);
 	if (fd >= 0)
 		close(fd);
 }
@@ -208,7 +168,7 @@ static void share_with_threads(struct racer *racer)
 	if (!made && (made = make(some(racer)))) {
 		memory none = 0;
 		if (!atomic_compare_exchange_strong(&open_to_all, &none, made))
-			call_cuMemRelease(made);
+			cuMemRelease(made);
 		return;
 	}
 	if (made && rand_r(&racer->seed) % 3) {
@@ -217,7 +177,7 @@ static void share_with_threads(struct racer *racer)
 		if (fd >= 0)
 			close(fd);
 	} else if (made && atomic_compare_exchange_strong(&open_to_all, &made, 0)) {
-		call_cuMemRelease(made);
+		cuMemRelease(made);
 	}
 }
 
@@ -228,12 +188,12 @@ static void share_by_handle(struct racer *racer)
 	CUipcMemHandle *place = &common->handed[rand_r(&racer->seed) % HANDED], handed;
 	memory made;
 
-	if (count(call_cuMemAlloc_v2(&made, some(racer))))
+	if (count(cuMemAlloc_v2(&made, some(racer))))
 		return;
-	if (!call_cuIpcGetMemHandle(&handed, made))
+	if (!cuIpcGetMemHandle(&handed, made))
 		memcpy(place, &handed, sizeof(handed));
 	usleep(rand_r(&racer->seed) % 256);
-	call_cuMemFree_v2(made);
+	cuMemFree_v2(made);
 }
 
 /* The handle may be half of another one by now, or its memory may be gone. */
@@ -243,10 +203,10 @@ static void open_by_handle(struct racer *racer)
 	memory opened;
 
 	memcpy(&taken, &common->handed[rand_r(&racer->seed) % HANDED], sizeof(taken));
-	if (call_cuIpcOpenMemHandle_v2(&opened, taken, 1))
+	if (cuIpcOpenMemHandle_v2(&opened, taken, 1))
 		return;
 	usleep(rand_r(&racer->seed) % 64);
-	call_cuIpcCloseMemHandle(opened);
+	cuIpcCloseMemHandle(opened);
 }
 
 /* ---- mappings and bindings ---- */
@@ -258,18 +218,18 @@ static void map(struct racer *racer)
 
 	if (!made)
 		return;
-	if (!count(call_cuMemAddressReserve(&address, size, 0, 0, 0))) {
-		int mapped = count(call_cuMemMap(address, size, 0, made, 0));
-		call_cuMemRelease(made);
+	if (!count(cuMemAddressReserve(&address, size, 0, 0, 0))) {
+		int mapped = count(cuMemMap(address, size, 0, made, 0));
+		cuMemRelease(made);
 		if (!mapped)
-			call_cuMemUnmap(address, size);
-		call_cuMemAddressFree(address, size);
+			cuMemUnmap(address, size);
+		cuMemAddressFree(address, size);
 	} else {
-		call_cuMemRelease(made);
+		cuMemRelease(made);
 	}
 }
 
-static CUarrayMapInfo part_of(handle array, unsigned int layer, memory made)
+static CUarrayMapInfo part_of(CUarray array, unsigned int layer, memory made)
 {
 	CUarrayMapInfo info = {
 		.resource = array,
@@ -285,25 +245,22 @@ static CUarrayMapInfo part_of(handle array, unsigned int layer, memory made)
 
 static void map_sparse(struct racer *racer)
 {
-	struct {
-		size_t width, height, depth;
-		unsigned int format, channels, flags;
-	} shape = {WIDTH, WIDTH, 0, 32, 1, CUDA_ARRAY3D_SPARSE};
+	CUDA_ARRAY3D_DESCRIPTOR shape = {WIDTH, WIDTH, 0, 32, 1, CUDA_ARRAY3D_SPARSE};
 	memory made = make(step * 2 > WIDTH * WIDTH * ELEMENT ? step * 2 : WIDTH * WIDTH * ELEMENT);
-	handle array;
+	CUarray array;
 
 	if (!made)
 		return;
-	if (!count(call_cuArray3DCreate_v2(&array, &shape))) {
+	if (!count(cuArray3DCreate_v2(&array, &shape))) {
 		CUarrayMapInfo info = part_of(array, 0, made);
-		int mapped = count(call_cuMemMapArrayAsync(&info, 1, racer->stream));
-		call_cuMemRelease(made);
+		int mapped = count(cuMemMapArrayAsync(&info, 1, racer->stream));
+		cuMemRelease(made);
 		info = part_of(array, 0, 0);
 		if (!mapped && rand_r(&racer->seed) % 2)
-			count(call_cuMemMapArrayAsync(&info, 1, racer->stream));
-		count(call_cuArrayDestroy(array));
+			count(cuMemMapArrayAsync(&info, 1, racer->stream));
+		count(cuArrayDestroy(array));
 	} else {
-		call_cuMemRelease(made);
+		cuMemRelease(made);
 	}
 }
 
@@ -316,51 +273,81 @@ static void bind_memory(struct racer *racer)
 	} shape = {1, 0, step * 2, 0, 0};
 	memory object, made;
 
-	if (count(call_cuMulticastCreate(&object, &shape)))
+	if (count(cuMulticastCreate(&object, &shape)))
 		return;
-	if (!count(call_cuMulticastAddDevice(object, 0)) && (made = make(shape.size))) {
-		int bound = count(call_cuMulticastBindMem(object, 0, made, 0, shape.size, 0));
-		call_cuMemRelease(made);
+	if (!count(cuMulticastAddDevice(object, 0)) && (made = make(shape.size))) {
+		int bound = count(cuMulticastBindMem(object, 0, made, 0, shape.size, 0));
+		cuMemRelease(made);
 		if (!bound && rand_r(&racer->seed) % 2)
-			count(call_cuMulticastUnbind(object, 0, 0, shape.size));
+			count(cuMulticastUnbind(object, 0, 0, shape.size));
 	}
-	call_cuMemRelease(object);
+	cuMemRelease(object);
 }
 
-/* ---- graphs ---- */
+/* ---- pools and graphs ---- */
 
-static handle make_graph(struct racer *racer)
+static void make_graph(struct racer *racer)
 {
-	handle graph = NULL, exec = NULL;
+	CUgraph graph = NULL;
 	memory pointer = 0;
 
-	int result = call_cuStreamBeginCapture_v2(racer->stream, RELAXED);
-	int allocated = call_cuMemAllocAsync(&pointer, some(racer), racer->stream);
+	int result = cuStreamBeginCapture_v2(racer->stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+	int allocated = cuMemAllocAsync(&pointer, some(racer), racer->stream);
 	if (!allocated)
-		call_cuMemFreeAsync(pointer, racer->stream);
-	result = call_cuStreamEndCapture(racer->stream, &graph) || result || allocated;
-	if (!result && count(call_cuGraphInstantiateWithFlags(&exec, graph, 0)))
-		exec = NULL;
+		cuMemFreeAsync(pointer, racer->stream);
+	result = cuStreamEndCapture(racer->stream, &graph) || result || allocated;
+	if (!result && count(cuGraphInstantiateWithFlags(&racer->exec, graph, 0)))
+		racer->exec = NULL;
 	if (graph)
-		call_cuGraphDestroy(graph);
-	return exec;
+		cuGraphDestroy(graph);
+}
+
+static void destroy_graph(struct racer *racer)
+{
+	if (racer->exec)
+		cuGraphExecDestroy(racer->exec);
+	racer->exec = NULL;
 }
 
 static void launch(struct racer *racer)
 {
-	handle exec = make_graph(racer);
+	if (!racer->exec)
+		make_graph(racer);
+	if (racer->exec)
+		count(cuGraphLaunch(racer->exec, racer->stream));
+	if (rand_r(&racer->seed) % 4 == 0)
+		destroy_graph(racer);
+}
 
-	if (!exec)
-		return;
-	count(call_cuGraphLaunch(exec, racer->stream));
-	if (rand_r(&racer->seed) % 2)
-		call_cuStreamSynchronize(racer->stream);
-	call_cuGraphExecDestroy(exec);
+static void allocate_from(CUmemoryPool from, struct racer *racer)
+{
+	memory pointer;
+
+	if (!count(from ? cuMemAllocFromPoolAsync(&pointer, some(racer), from, racer->stream)
+			: cuMemAllocAsync(&pointer, some(racer), racer->stream)))
+		cuMemFreeAsync(pointer, racer->stream);
+}
+
+static void allocate(struct racer *racer)
+{
+	memory pointer;
+
+	if (!count(cuMemAlloc_v2(&pointer, some(racer))))
+		cuMemFree_v2(pointer);
+}
+
+static void make_pool(void)
+{
+	CUmemPoolProps properties = {.alloc_type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	unsigned long long keeps = ~0ull;
+
+	cuMemPoolCreate(&pool, &properties);
+	cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keeps);
 }
 
 /* ---- the race ---- */
 
-static void one(struct racer *racer)
+static void share_one(struct racer *racer)
 {
 	size_t available, all;
 
@@ -376,7 +363,21 @@ static void one(struct racer *racer)
 	case 8: map_sparse(racer); break;
 	case 9: bind_memory(racer); break;
 	case 10: launch(racer); break;
-	case 11: call_cuMemGetInfo_v2(&available, &all); break;
+	case 11: cuMemGetInfo_v2(&available, &all); break;
+	}
+}
+
+static void pool_one(struct racer *racer)
+{
+	switch (rand_r(&racer->seed) % 8) {
+	case 0:
+	case 1: allocate_from(NULL, racer); break;
+	case 2: allocate_from(pool, racer); break;
+	case 3: allocate(racer); break;
+	case 4:
+	case 5: launch(racer); break;
+	case 6: rand_r(&racer->seed) % 2 ? cuMemPoolTrimTo(pool, 0) : cuDeviceGraphMemTrim(0); break;
+	case 7: cuStreamSynchronize(racer->stream); break;
 	}
 }
 
@@ -384,12 +385,13 @@ static void *race(void *argument)
 {
 	struct racer *racer = argument;
 
-	call_cuCtxSetCurrent(context);
-	call_cuStreamCreate(&racer->stream, NON_BLOCKING);
+	cuCtxSetCurrent(context);
+	cuStreamCreate(&racer->stream, NON_BLOCKING);
 	for (long round = 0; round < rounds; round++)
-		one(racer);
-	call_cuStreamSynchronize(racer->stream);
-	call_cuStreamDestroy_v2(racer->stream);
+		is_about_pools ? pool_one(racer) : share_one(racer);
+	destroy_graph(racer);
+	cuStreamSynchronize(racer->stream);
+	cuStreamDestroy_v2(racer->stream);
 	return NULL;
 }
 
@@ -408,28 +410,15 @@ static void tell(int fd)
 		_exit(1);
 }
 
-static int find_calls(void)
-{
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-
-	if (!library)
-		return 1;
-#define FIND(name, parameters) \
-	if (!(call_##name = (int(*) parameters)dlsym(library, #name))) \
-		return 1;
-	CALLS(FIND)
-	return 0;
-}
-
 static int run_process(unsigned int number, int threads, const int begin[2], int done)
 {
 	static struct racer racers[MAX_THREADS];
 	size_t available, all;
 	memory left;
 
-	if (find_calls() || call_cuInit(0) || call_cuDevicePrimaryCtxRetain(&context, 0) ||
-	    call_cuCtxSetCurrent(context))
+	if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context))
 		return 1;
+	make_pool();
 	tell(done);
 	await(begin[0]);
 	for (int i = 0; i < threads; i++) {
@@ -439,12 +428,13 @@ static int run_process(unsigned int number, int threads, const int begin[2], int
 	for (int i = 0; i < threads; i++)
 		pthread_join(racers[i].thread, NULL);
 	if ((left = atomic_load(&open_to_all)))
-		call_cuMemRelease(left);
-	call_cuCtxSynchronize();
-	call_cuDeviceGraphMemTrim(0);
+		cuMemRelease(left);
+	cuCtxSynchronize();
+	cuMemPoolDestroy(pool);
+	cuDeviceGraphMemTrim(0);
 	tell(done);
 	await(begin[1]);
-	call_cuMemGetInfo_v2(&available, &all); /* looks for descriptors that other processes have closed */
+	cuMemGetInfo_v2(&available, &all); /* looks for descriptors that other processes have closed */
 	tell(done);
 	close(done);
 	await(STDIN_FILENO);
@@ -473,14 +463,15 @@ static void await_all(int processes, int done)
 
 int main(int argc, char **argv)
 {
-	int processes = argc == 5 ? atoi(argv[1]) : 0, threads = argc == 5 ? atoi(argv[2]) : 0, fd;
+	int processes = argc == 6 ? atoi(argv[2]) : 0, threads = argc == 6 ? atoi(argv[3]) : 0, fd;
 	int begin[2], settle[2], done[2];
 	char line[16];
 
 	if (processes < 1 || processes > MAX_PROCESSES || threads < 1 || threads > MAX_THREADS)
 		return 1;
-	rounds = atol(argv[3]);
-	step = (size_t)atol(argv[4]);
+	is_about_pools = !strcmp(argv[1], "pools");
+	rounds = atol(argv[4]);
+	step = (size_t)atol(argv[5]);
 	common = mmap(NULL, sizeof(*common), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (common == MAP_FAILED || pipe(begin) || pipe(settle) || pipe(done) ||
 	    socketpair(AF_UNIX, SOCK_DGRAM, 0, mail))
