@@ -6,15 +6,12 @@ Its time is the wall's, or virtual.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
-import bundles
 import nodes
 from checkout import CHECKOUT, LOAD_SOURCES
+from container_site import Site
 from virtual_director import SECOND, Director, wait_for
-
-MakeBundle = Callable[..., bundles.Bundle]
 
 
 def compiled(directory: Path) -> Path:
@@ -30,13 +27,9 @@ def compiled(directory: Path) -> Path:
 class FloodedCard:
     """The containers that flood one card, by their VGPU_SIM_GROUP."""
 
-    def __init__(
-        self, node: nodes.SimulatedNode, runtime: bundles.Runtime, tree: Path, bundle: MakeBundle, load: Path
-    ) -> None:
-        self.node = node
-        self.runtime = runtime
-        self.tree = tree
-        self.bundle = bundle
+    def __init__(self, site: Site, load: Path) -> None:
+        self.site, self.node = site, site.node
+        self.tree = site.tree()
         self.load = load
         self.count = 0
         self.environment: list[str] = []
@@ -51,13 +44,10 @@ class FloodedCard:
     def flood(self, **annotations: str) -> tuple[str, int]:
         """Start a container with a program that always wants more. Returns its id and its group."""
         self.count += 1
-        share = self.bundle(self.tree, **{"memory": "1Gi", **annotations})
+        share = self.site.bundle(self.tree, **{"memory": "1Gi", **annotations})
         share.bind(self.load, "/usr/bin/cores_load", "ro")
         share.config["process"]["env"] += [f"VGPU_SIM_GROUP={self.count}", *self.environment]
-        share.command("cores_load", "kernel=fixed:1000000", "wait=0", "end=600000000000")
-        container, done = self.runtime.create(share)
-        assert done.returncode == 0, done.stderr
-        self.runtime.call("start", container, check=True)
+        container = self.site.start(share, "cores_load", "kernel=fixed:1000000", "wait=0", "end=600000000000")
         if director := self.director:
             wait_for(lambda: director.clock()["processes"] > self.count)
         return container, self.count

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attack_records
-import bundles
 import cgroup_trees
 import cluster_site
 import container_site
@@ -212,14 +211,6 @@ def containerds(
 
 
 @pytest.fixture
-def runc1(tmp_path: Path) -> Iterator[bundles.Runtime]:
-    """Real runc where the cgroup version does not matter."""
-    made = bundles.Runtime(tmp_path / "runc", "runc")
-    yield made
-    made.cleanup()
-
-
-@pytest.fixture
 def cgroup() -> Iterator[str]:
     """A cgroup path of this test's own, removed from every hierarchy afterwards."""
     name = f"/vgpu-test-{uuid.uuid4().hex[:8]}"
@@ -242,18 +233,6 @@ def mounts(texts: tuple[str, ...]) -> set[str]:
     return {line for line in lines if any(text in line for text in texts)}
 
 
-@pytest.fixture
-def bundle(tmp_path: Path, node: nodes.SimulatedNode) -> Callable[..., bundles.Bundle]:
-    """A bundle with the hook and the simulated driver's shared state."""
-
-    def make(rootfs: Path, **annotations: str) -> bundles.Bundle:
-        keys = {"vgpu.io/" + key.replace("_", "-"): value for key, value in annotations.items()}
-        directory = tmp_path / f"bundle-{uuid.uuid4().hex[:6]}"
-        return bundles.Bundle(directory, rootfs, keys).hooks(node).simulated(node)
-
-    return make
-
-
 @pytest.fixture(scope="session")
 def load(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The benchmark's load generator."""
@@ -261,12 +240,6 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def card(
-    node: nodes.SimulatedNode,
-    runc1: bundles.Runtime,
-    rootfs: Callable[..., Path],
-    bundle: Callable[..., bundles.Bundle],
-    load: Path,
-) -> flooded_card.FloodedCard:
+def card(site: container_site.Site, load: Path) -> flooded_card.FloodedCard:
     """The node's first card, for containers by runc that flood it."""
-    return flooded_card.FloodedCard(node, runc1, rootfs(), bundle, load)
+    return flooded_card.FloodedCard(site, load)

@@ -39,7 +39,7 @@ def test_a_soft_share_uses_an_idle_card_and_gives_it_back(card: FloodedCard, dir
     assert shares(card, director) == {soft: 98}
     owner_id, owner = card.flood(cores="70")
     assert shares(card, director) == {soft: 30, owner: 70}
-    card.runtime.delete(owner_id)
+    card.site.delete(owner_id)
     assert shares(card, director) == {soft: 98}
 
 

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import daemons
-import nodes
 import pytest
 from flooded_card import FloodedCard
 
 pytestmark = pytest.mark.root
 
 
-@pytest.fixture
-def daemon(node: nodes.SimulatedNode) -> Iterator[daemons.Daemon]:
-    made = daemons.Daemon(node)
-    yield made
-    made.kill()
-
-
-def test_a_container_that_bypasses_libvcuda_is_reported(card: FloodedCard, daemon: daemons.Daemon) -> None:
+def test_a_container_that_bypasses_libvcuda_is_reported(card: FloodedCard) -> None:
     """It loads the driver's own library. Its usage region shows no use, but NVML does."""
-    daemon.start().ready()
+    daemon = card.site.daemon
+    card.site.start_daemon()
     card.flood(cores="30")
     card.environment = ["LD_LIBRARY_PATH=/usr/local/vgpu/driver"]
     liar_id, _ = card.flood(cores="30", core_limit="90")
