@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -10,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,16 +112,6 @@ class Readers:
         self.peace()
 
 
-def made(make: Callable[[], object]) -> bool:
-    """Whether the file system had room for a file."""
-    try:
-        make()
-    except OSError as error:
-        assert error.errno == errno.ENOSPC, error
-        return False
-    return True
-
-
 @pytest.fixture(scope="module")
 def tenant(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bundles.static_program(attack_bed.TENANT, tmp_path_factory.mktemp("tenant"))
@@ -180,32 +169,6 @@ def test_a_container_that_blocks_its_cgroup_delays_nobody(readers: Readers) -> N
     finally:
         readers.asked_enough(thread)
     assert readers.slowest < AT_MOST
-
-
-@pytest.mark.long
-def test_a_region_of_another_kind_is_none(readers: Readers) -> None:
-    """A FIFO, a link out, a directory, a truncated and a huge file: no reader waits, and nothing is reported."""
-    region = Path(f"/proc/{readers.init}/root{USAGE}/usage")
-    outside = readers.node.directory / "secret"
-    outside.write_bytes(b"x")
-    kinds: dict[str, Callable[[], object]] = {
-        "fifo": lambda: os.mkfifo(region),
-        "link": lambda: region.symlink_to(outside),
-        "directory": region.mkdir,
-        "empty": region.touch,
-        "huge": lambda: (region.touch(), os.truncate(region, 1 << 40)),
-    }
-    thread = readers.ask_without_end()
-    try:
-        for make in kinds.values():
-            region.rmdir() if region.is_dir() and not region.is_symlink() else region.unlink()
-            wait_for(lambda make=make: made(make), what="the reader still has the last region, and the tmpfs is full")
-            readers.daemon.rounds(2)
-            assert readers.status()["warnings"] == []
-    finally:
-        readers.asked_enough(thread)
-    assert readers.slowest < AT_MOST
-    assert readers.warnings(readers.hostile) == []
 
 
 def test_a_container_that_stands_still_is_read_as_any_other(readers: Readers) -> None:

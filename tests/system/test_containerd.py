@@ -6,7 +6,6 @@ What every runtime must do with a container is in test_runtime_contract.py.
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ from typing import Any
 import containerd_bed
 import pytest
 import runtime_clients
-from container_site import GIB, INFO, pairs
+from container_site import INFO, pairs
 from cri_client import CriError
-from daemons import wait_for
 from runtime_clients import allocate
 
 pytestmark = pytest.mark.root
@@ -46,18 +44,6 @@ def refused(pod: containerd_bed.Pod, **fields: Any) -> str:
     return runtime_clients.refused(pod, pod.create(["true"], **fields))
 
 
-def test_a_pods_claim_has_its_names(bed: containerd_bed.Containerd) -> None:
-    pod = bed.pod("base")
-    container = pod.create(["sleep", "60"], **allocate(bed.node))
-    pod.start(container)
-    claim = bed.node.claims()[container]
-    assert claim["holder"] == {"pod_uid": pod.uid, "container": "train"}
-    assert claim["name"] == f"default/pod-{pod.uid[:8]}/train"
-    assert [row["container"] for row in bed.node.status()["containers"]] == [container]
-    pod.stop_container(container)
-    wait_for(lambda: bed.node.claims() == {})
-
-
 @pytest.mark.parametrize("way", ["base", "dropped"])
 def test_only_the_same_container_of_the_same_pod_claims_again(bed: containerd_bed.Containerd, way: str) -> None:
     first = bed.pod(way)
@@ -76,35 +62,6 @@ def test_only_the_same_container_of_the_same_pod_claims_again(bed: containerd_be
     assert "holder" in line or "grant" in line
     assert "train" in refused(again, name="sidecar", **grants)
     assert set(bed.node.claims()) == {blocking}
-
-
-def test_a_full_card_is_reported_and_tried_again(bed: containerd_bed.Containerd) -> None:
-    """Under kubelet StartContainer fails, the event has the reason, and a later attempt with the grants succeeds."""
-    holders = [bed.pod("base") for _ in range(2)]
-    held = [allocate(bed.node, 80) for _ in holders]
-    started = [pod.create(["sleep", "60"], **grants) for pod, grants in zip(holders, held)]
-    for pod, container in zip(holders, started):
-        pod.start(container)
-    late = bed.pod("base")
-    grants = allocate(bed.node, 40)
-    line = refused(late, **grants)
-    for card in bed.node.read_cards():
-        assert card["uuid"] in line
-    assert "20 cores free" in line
-    holders[0].stop_container(started[0])
-    for id in held[0]["annotations"].values():  # the pod is deleted, and so the plugin removes its grants
-        Path(bed.node.settings.state_dir, "grants", f"{id}.json").unlink()
-    assert seen(late, **grants)["cards"] == "1"
-
-
-def test_tenants_cannot_forge_grants(bed: containerd_bed.Containerd) -> None:
-    pod = bed.pod("base", annotations={"vgpu.io/grant-cores": "f" * 32})
-    assert "unknown" in refused(pod)
-    real = allocate(bed.node)
-    assert seen(pod, **real)["card0.total"] == str(GIB), "the container's own annotation counts"
-    del real["annotations"]
-    line = refused(bed.pod("base"), env={**real["env"], "VGPU_GRANT_CORES": str(uuid.uuid4().hex)})
-    assert "unknown" in line
 
 
 def test_the_shims_own_refusal_is_reported(bed: containerd_bed.Containerd) -> None:

@@ -1,4 +1,4 @@
-"""vgpud with real containers: the reaper, the inventory, the host's view of processes, the endpoint, its absence."""
+"""vgpud with real containers: the reaper, the inventory, the host's view of processes, the endpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import bundles
@@ -197,79 +196,7 @@ def test_a_killed_runtime_ends_no_claim(site: Site) -> None:
     wait_for(lambda: site.node.held() == set())
 
 
-def test_starting_containers_are_left_alone(site: Site) -> None:
-    site.start_daemon()
-    tree = site.tree()
-    shares = [site.bundle(tree, cores="5", memory="1Gi") for _ in range(20)]
-    with ThreadPoolExecutor(20) as pool:
-        done = list(pool.map(site.start, shares))
-    time.sleep(reaper.GRACE)
-    site.daemon.rounds()
-    assert site.node.held() == set(done)
-    assert site.daemon.health()["claims"] == {"total": 20, "living": 20, "damaged": 0}
-    with ThreadPoolExecutor(20) as pool:
-        list(pool.map(site.runtime.delete, done))
-    assert site.node.held() == set()
-    assert site.daemon.health()["reaper"]["released"] == 0
-
-
-def test_leftovers_of_an_earlier_boot(site: Site) -> None:
-    """paths.run is on a disk: the pid and even its start time are the same again, but the boot is another one."""
-    living = site.start(site.bundle(cores="60", memory="1Gi", use_gpuuuid=site.node.read_cards()[0]["uuid"]))
-    run_dir = site.node.settings.run_dir
-    shutil.copytree(f"{run_dir}/containers/{living}", f"{run_dir}/containers/old")
-    record = records.read(paths.claim(run_dir, "old"))
-    record.update(container="old", boot_id="4c2b6d0e-0000-4000-8000-000000000001")
-    records.write(paths.claim(run_dir, "old"), record)
-    cards = site.node.status()["cards"]
-    assert [card["cores_held"] for card in cards] == [60, 0], "the old one counts nowhere"
-    site.daemon.start()
-    wait_for(lambda: site.node.held() == {living})
-
-
-def test_damaged_claims_are_removed_only_when_their_container_is_provably_gone(site: Site) -> None:
-    """All are damaged and old. A container's limits mount, or its cgroup, shows that it is alive."""
-    tree = site.tree()
-    living = site.start(site.bundle(tree, **SMALL))
-    gone = site.start(without_poststop(site.bundle(tree, **SMALL)))
-    whole = site.start(without_poststop(site.bundle(tree, cores="100")))
-    site.delete(gone, whole)
-    long_ago = time.time() - 2 * reaper.DAMAGED_AGE
-    for container in (living, gone, whole):
-        directory = Path(paths.container(site.node.settings.run_dir, container))
-        (directory / "claim.json").write_text("{")
-        for path in (directory / "claim.json", directory / "limits", directory):
-            os.utime(path, (long_ago, long_ago))
-    site.start_daemon()
-    wait_for(lambda: site.node.held() == {living, whole})
-    site.daemon.rounds()
-    assert site.node.held() == {living, whole}
-    warnings = " ".join(site.daemon.health()["warnings"])
-    assert "has its limits mounted" in warnings
-    assert f"if it is gone, remove {paths.container(site.node.settings.run_dir, whole)}" in warnings
-
-
-# Without vgpud, and after its restart
-
-
-def test_containers_start_while_it_is_dead(site: Site) -> None:
-    tree = site.tree()
-    site.start_daemon()
-    first = site.start(site.bundle(tree, **SMALL))
-    assert site.daemon.kill() == -signal.SIGKILL
-    assert (site.node.run_dir / "vgpud.sock").exists()
-    second = site.start(without_poststop(site.bundle(tree, **SMALL)))
-    init = site.pid(second)
-    status = site.node.vgpuctl("status").stdout
-    assert "vgpud: does not answer" in status
-    assert second in status
-    assert site.node.vgpuctl("health", check=False).returncode == 1
-    os.kill(init, signal.SIGKILL)
-    site.start_daemon()
-    wait_for(lambda: site.node.held() == {first})
-    assert "vgpud: running for" in site.node.vgpuctl("status").stdout
-    site.delete(first)
-    assert site.node.held() == set()
+# Ends and signals
 
 
 def test_only_one_runs_and_sigterm_ends_it(site: Site) -> None:
@@ -282,7 +209,10 @@ def test_only_one_runs_and_sigterm_ends_it(site: Site) -> None:
     files = site.daemon.open_files()
     site.daemon.rounds(3)
     wait_for(lambda: site.daemon.open_files() <= files)  # a worker has a pipe for a moment
+    assert "vgpud: running for" in site.node.vgpuctl("status").stdout
     assert site.daemon.stop() == 0
+    assert "vgpud: does not answer" in site.node.vgpuctl("status").stdout
+    assert site.node.vgpuctl("health", check=False).returncode == 1
     left = set(os.listdir(site.node.settings.run_dir))
     assert "vgpud.sock" not in left
     assert "foreign.json" not in left

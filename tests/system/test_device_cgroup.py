@@ -105,14 +105,6 @@ def test_a_container_opens_what_it_was_given_and_nothing_else(site: Site) -> Non
 
 
 @BOTH
-def test_before_the_start_as_hooks_do(site: Site) -> None:
-    container, bundle = created(site)
-    assert probed(site, container, bundle, devices=[[195, 7]])["changed"] is True
-    site.runtime.call("start", container, check=True)
-    assert opened(site, container, "c:195:7", "c:195:0") == {"c:195:7": NO_DRIVER, "c:195:0": REFUSED}
-
-
-@BOTH
 def test_rules_of_the_container_stay(site: Site) -> None:
     """With a default node redefined, accesses added up, and wildcards too, the program is exactly runc's."""
     rules = (
@@ -133,16 +125,6 @@ def test_rules_of_the_container_stay(site: Site) -> None:
     assert not site.prefix or "(runc's)" in str(answer["text"])
     assert opened(site, container, *nodes) == before
     assert opened(site, container, *GRANTED)["c:10:229"] == "ok"
-
-
-@BOTH
-def test_a_container_that_may_open_everything(site: Site) -> None:
-    container, bundle = created(site, {"allow": True, "access": "rwm"})
-    answer = probed(site, container, bundle)
-    assert "error" not in answer
-    assert answer["before"] == answer["after"]
-    site.runtime.call("start", container, check=True)
-    assert set(opened(site, container, *GRANTED, "c:195:9").values()) == {NO_DRIVER, "ok"}
 
 
 @NEEDS_V1

@@ -79,22 +79,3 @@ def test_simulated_cards_with_direct_links(simulate: Simulate) -> None:
     assert capabilities["libGLX_nvidia"] == "graphics"
     assert {item.name for item in found.binaries} >= {"nvidia-smi", "nvidia-cuda-mps-control"}
     staleness.check(found, f"{found.libraries[0].path.partition('/usr/')[0]}/proc")
-
-
-@pytest.mark.root  # mknod
-def test_simulated_cards_behind_switches(simulate: Simulate) -> None:
-    found, _ = simulate("h100x8")
-    assert len(found.cards) == 8
-    assert {link for card in found.cards for link in card.links.values()} == {"NV18"}
-    assert [card.numa for card in found.cards] == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert {card.memory for card in found.cards} == {81559 << 20}
-    assert found.cards[1].bus_id == "0000:2a:00.0"
-
-
-@pytest.mark.root  # mknod
-def test_simulated_cards_without_nvlink(simulate: Simulate) -> None:
-    cards_found = simulate("mixed")[0].cards
-    names = {card.uuid: card.index for card in cards_found}
-    links = {(card.index, names[other]): link for card in cards_found for other, link in card.links.items()}
-    assert (links[0, 1], links[2, 3], links[0, 2]) == ("PIX", "NODE", "SYS")
-    assert all(links[one, other] == links[other, one] for one, other in links)

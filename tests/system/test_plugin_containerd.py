@@ -23,12 +23,11 @@ from daemons import wait_for
 from kubelet import Container
 from pod_site import (
     CORE,
-    GPU,
+    EXAMPLES,
     LOOK,
     MEMORY,
     SHIPPED,
     UNIT,
-    WHOLE,
     GatedRuntime,
     PodSite,
     ends,
@@ -110,19 +109,7 @@ def test_half_a_card_with_a_limit_on_cores(make_site: MakeSite, order: str) -> N
     assert sorted(grant.resource for grant in site.node.grants()) == ["cores", "memory"]
 
 
-@pytest.mark.parametrize("memory", [{}, {MEMORY: 4}], ids=["cores-alone", "with-memory"])
-def test_two_whole_cards(site: PodSite, memory: dict[str, int]) -> None:
-    pod = site.runs(Container("c", {CORE: 200, **memory}, LOOK))
-    claim = site.claim(pod)
-    assert claim.exclusive
-    found = site.seen(pod)
-    assert found["cards"] == "2"
-    every = {card["uuid"][4:].replace("-", "") for card in site.node.read_cards()}
-    assert {found["card0.uuid"], found["card1.uuid"]} == every
-    assert int(found["card0.total"]) > 39 << 30, "no limit"
-
-
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.yaml")))
 def test_the_shipped_pods(make_site: MakeSite, name: str) -> None:
     """They are as in their files, but for the image and the commands."""
     make_site(**SHIPPED[name][0]).start().check_example(name)
@@ -132,14 +119,6 @@ def test_nvidia_smi_as_the_command(site: PodSite) -> None:
     """0.3 card and 20 x 256 MiB."""
     pod = site.run(share(30, 20, command=["/usr/local/nvidia/bin/nvidia-smi"]), restart="Never")
     assert "5120MiB" in ends(pod).output()
-
-
-def test_units_of_nvidia_com_gpu(make_site: MakeSite) -> None:
-    site = make_site(**{"resources.mode": "gpu"}).start()
-    assert site.kubelet.devices.allocatable() == {GPU: 4}
-    half = (WHOLE // MIB // 2, 50, 50)
-    for count in (1, 2):
-        site.checked(site.runs(Container("c", {GPU: count}, LOOK)), "c", [half] * count)
 
 
 # Look-alikes
@@ -158,12 +137,6 @@ def test_lookalikes_started_at_the_same_moment_each_get_their_own(site: PodSite)
     held = site.held()
     assert sum(held.values()) == sum(cores for cores, _ in asked)
     assert max(held.values()) <= 100
-
-
-def test_containers_of_one_pod_do_not_mix_up_theirs(site: PodSite) -> None:
-    pod = site.runs(share(10, 4, "a"), share(20, 2, "b"), share(10, 3, "d"))
-    for name, cores, units in (("a", 10, 4), ("b", 20, 2), ("d", 10, 3)):
-        site.checked_card(pod, cores, units, name)
 
 
 # Restarts
@@ -306,12 +279,6 @@ def test_what_the_node_can_never_serve_is_refused(site: PodSite) -> None:
     assert "150" in pod.message
     later = site.runs(share(30, 4))
     site.checked_card(later, 30, 4)
-
-
-def test_cores_without_memory_do_not_start(site: PodSite) -> None:
-    pod = site.run(Container("c", {CORE: 30}, LOOK))
-    assert "memory" in event(pod, "vgpu-hook: ")
-    assert pod.active
 
 
 # The end of grants

@@ -20,8 +20,6 @@ from kubelet import Container, Pod
 from kubelet_runtimes import RuncRuntime
 from pod_site import CORE, GPU, MEMORY, PodSite, event, plugin_settings, short_directory
 
-from vgpu.config import pods
-
 pytestmark = pytest.mark.root
 
 NODE = "testnode"
@@ -142,33 +140,3 @@ def test_an_init_container_its_successor_and_their_restarts(make_site: Callable[
     site.start().kubelet.resume()
     assert site.has(pod) == [(card, 1024, 60)]
     assert pod.statuses["init"].started == 2
-
-
-def test_gpu_admissions_card_indexes(make_site: Callable[..., ApiSite]) -> None:
-    site = make_site()
-    told = {
-        "tencent.com/predicate-node": NODE,
-        "tencent.com/gpu-assigned": "false",
-        "tencent.com/predicate-gpu-idx-1": "1",
-    }
-    pod = site.bound("p", [Container("idle"), Container("main", {CORE: 30, MEMORY: 4})], told)
-    assert site.has(pod) == [(site.cards[1], 1024, 30)]
-    site.answered("p", "tencent.com/gpu-assigned", "true")
-
-
-def test_a_copied_pods_event_has_the_reason_why_it_does_not_start(make_site: Callable[..., ApiSite]) -> None:
-    site = make_site()
-    told = {"tencent.com/predicate-node": "elsewhere", "tencent.com/predicate-gpu-idx-0": "1"}
-    pod = site.bound("p", [Container("main", {CORE: 30, MEMORY: 4})], told)
-    event(pod, "expected this node, testnode", 60)
-    wait_for(lambda: site.server.events, 50, "no event")
-    assert "tencent.com/predicate-node" in site.server.events[0]["message"]
-
-
-def test_records_end_with_their_pods(make_site: Callable[..., ApiSite]) -> None:
-    site = make_site()
-    pod = site.bound("p", [Container("main", {CORE: 30, MEMORY: 4})], {})
-    site.has(pod)
-    assert pods.uids(site.node.settings.run_dir) == [pod.uid]
-    site.server.remove_pod("p")
-    wait_for(lambda: not pods.uids(site.node.settings.run_dir), 50, "the record stays")

@@ -156,18 +156,3 @@ def test_whole_cards_after_a_share_whose_pod_is_over(site: Site, cgroup: str) ->
     assert time.monotonic() - started > 0.3
     assert not share.directories()
     site.output(whole.bundle(tree))  # its own grant is not in its way
-
-
-@BOTH
-def test_a_crash_loop_keeps_its_share(site: Site, cgroup: str) -> None:
-    tree = site.tree()
-    share, whole = Pod(site, cgroup, cores=30, memory=GIB), Pod(site, cgroup, cores=200)
-    site.output(share.bundle(tree))
-    pause = site.plain_bundle(tree)
-    pause.config["linux"]["cgroupsPath"] = f"{os.path.dirname(share.path)}/pause"
-    container = site.create(pause)
-    assert "shared by default/old/train" in site.refused(whole.bundle(tree))
-    site.output(share.bundle(tree))
-    site.delete(container)
-    share.remove()
-    site.output(whole.bundle(tree))

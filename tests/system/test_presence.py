@@ -67,13 +67,6 @@ def test_a_container_finds_its_byte_by_the_inode_of_its_limits_file(lab: Lab, si
     assert inside[0] != inside[1]
 
 
-def test_no_process_inside_can_write_it(lab: Lab) -> None:
-    container = lab.start()
-    for command in (f"echo x > {INSIDE}", f"rm -f {INSIDE}", f"chmod 666 {INSIDE}", f"truncate -s 0 {INSIDE}"):
-        assert lab.site.runtime.call("exec", container, "sh", "-c", command).returncode != 0, command
-    assert lab.inside(container).read_bytes() == bytes(core_schedule.PRESENCE_SIZE)
-
-
 def test_a_lock_is_visible_to_others_and_ends_with_a_killed_process(lab: Lab) -> None:
     watcher = lab.start()
     assert lab.held(watcher) == "-1"
@@ -81,7 +74,3 @@ def test_a_lock_is_visible_to_others_and_ends_with_a_killed_process(lab: Lab) ->
     wait_for(lambda: lab.held(watcher) == "4711")
     os.kill(lab.site.pid(holder), 9)
     wait_for(lambda: lab.held(watcher) == "-1")
-
-
-def test_a_whole_card_has_no_presence_file(lab: Lab) -> None:
-    assert not lab.inside(lab.start(cores="100")).exists()

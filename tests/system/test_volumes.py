@@ -37,16 +37,6 @@ def host_mounts(directory: Path) -> list[str]:
     return mounts_with(str(directory)) + mounts_with(" - tmpfs vgpu ")
 
 
-def test_nothing_propagates_to_the_host_with_runc(site: Site, shared: Path, tmp_path: Path) -> None:
-    before = host_mounts(tmp_path)
-    share = site.share().bind(shared, "/data", "rshared")
-    share.config["linux"]["rootfsPropagation"] = "rshared"
-    container = site.create(share)
-    assert host_mounts(tmp_path) == before, "while it runs"
-    site.delete(container)
-    assert host_mounts(tmp_path) == before
-
-
 def test_nothing_propagates_to_the_host_with_podman(site: Site, shared: Path, tmp_path: Path) -> None:
     before = host_mounts(tmp_path)
     podman = podman_bed.Podman(site.node)
