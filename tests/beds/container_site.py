@@ -7,6 +7,7 @@ records are in nodes.py. Pods are in pod_site.py (kubelet's stand-in) and cluste
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import uuid
 from pathlib import Path
@@ -158,6 +159,16 @@ class Site:
 
 def mounts_with(text: str, pid: int | str = "self") -> list[str]:
     return [line for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines() if text in line]
+
+
+def kinds_of_host_files(text: str) -> dict[str, str]:
+    """The file systems from which a container has the node's files, by their places in it; `text` has its mountinfo."""
+    found = {}
+    for place, kind in re.findall(r"^\d+ \d+ \S+ \S+ (/\S+) .* - (\S+) ", text, re.MULTILINE):
+        name = place.rpartition("/")[2]
+        if place.startswith(("/usr/lib", "/usr/bin/nvidia", "/usr/local/vgpu/driver/")) or name in ("limits", "cards"):
+            found[place] = kind
+    return found
 
 
 def listing(root: Path) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 Belongs here: running a shell script in a container with a share or without, and what its user sees of a refusal. A
 share is requested by annotations, or by grants where the caller is kubelet. What must hold is in
-test_runtime_contract.py and test_overlay_runtimes.py.
+test_runtime_contract.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import containerd_bed
 import docker_bed
 import nodes
 import podman_bed
-from container_site import MIB, SLEEP, Site, of_a_user_namespace
+from container_site import MIB, SLEEP, Site
 from cri_client import CriError
 
 
@@ -27,16 +27,16 @@ def hooks_line(text: str) -> str:
 
 
 class ByRuntime:
-    """runc or crun, called directly. The system calls `without` fail in the hook; `mapped`: in a user namespace."""
+    """runc or crun, called directly."""
 
-    def __init__(self, site: Site, without: tuple[int, ...] = (), mapped: bool = False) -> None:
-        self.site, self.node, self.without, self.mapped = site, site.node, without, mapped
+    def __init__(self, site: Site) -> None:
+        self.site, self.node = site, site.node
         self.is_crun = site.runtime.command[-3] == "crun"
 
     def _bundle(self, script: str, env: tuple[str, ...], share: dict[str, str]) -> Any:
-        made = self.site.bundle(None, "sh", "-c", script, **share).hooks(self.node, without=self.without)
+        made = self.site.bundle(None, "sh", "-c", script, **share)
         made.config["process"]["env"] += env
-        return of_a_user_namespace(made) if self.mapped else made
+        return made
 
     def run(self, script: str, *env: str, **share: str) -> str:
         return self.site.output(self._bundle(script, env, share))
@@ -53,9 +53,6 @@ class ByRuntime:
 
     def start(self, script: str, **share: str) -> str:
         return self.site.start(self._bundle(script, (), share))
-
-    def pid(self, container: str) -> int:
-        return self.site.pid(container)
 
     def end(self, container: str) -> None:
         """End a container's program by force. A bare runtime's poststop comes with the deletion."""
@@ -85,16 +82,13 @@ class ByCommand:
 class ByPodman(ByCommand):
     """podman by runc or crun, with the shipped hooks.d files."""
 
-    def __init__(self, site: Site, runtime: str = "runc", cgroup: int = 1, mapped: bool = False) -> None:
-        self.site, self.node, self.mapped = site, site.node, mapped
+    def __init__(self, site: Site, runtime: str = "runc", cgroup: int = 1) -> None:
+        self.site, self.node = site, site.node
         self.podman = podman_bed.Podman(site.node, runtime, cgroup)
 
     def _run(self, script: str, *options: str, **share: str) -> subprocess.CompletedProcess[str]:
-        tree, mapping = self.site.tree(), ("--uidmap=0:100000:65536", "--gidmap=0:100000:65536")
-        if self.mapped:
-            of_a_user_namespace(self.site.plain_bundle(tree))
-        options = ("--cap-add=mknod", *options, *(mapping if self.mapped else ()))
-        return self.podman.run(tree, "sh", "-c", script, options=options, **share)
+        options = ("--cap-add=mknod", *options)
+        return self.podman.run(self.site.tree(), "sh", "-c", script, options=options, **share)
 
     def refusal(self, **share: str) -> str:
         done = self._run("true", "--rm", **share)
@@ -103,9 +97,6 @@ class ByPodman(ByCommand):
             assert f"executing hook `{self.node.hook}` (exit code: 1)" in done.stderr
             return str(self.node.log()[-1]["error"])
         return hooks_line(done.stderr)
-
-    def pid(self, container: str) -> int:
-        return int(self.podman.call("inspect", "--format={{.State.Pid}}", container).stdout)
 
     def end(self, container: str) -> None:
         assert self.podman.call("kill", container).returncode == 0

@@ -1,15 +1,12 @@
-"""The container's overlay: what a tenant does to the files that it got never reaches the host, nor another container.
+"""The container's overlay in each of the three ways of mounting it, in process, on a mount namespace.
 
-The three ways of mounting it run in process, on a mount namespace. The rest runs with real runtimes.
+That every runtime's containers have it is in test_runtime_contract.py, what tenants do with it in attacks/.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,14 +15,12 @@ import pytest
 from vgpu.hook.inject import mounts, overlay
 from vgpu.hook.inject.execute import Execution
 from vgpu.hook.inject.mounts import ClassicMounts, Handle, NewMounts
-from vgpu.hook.inject.operations import Bind, Operation, OverlayFile
+from vgpu.hook.inject.operations import Operation, OverlayFile
 from vgpu.hook.inject.overlay import OverNewMounts, Sources
 from vgpu.hook.linux import mountinfo
 from vgpu.hook.linux.rootfs import Rootfs
 
 pytestmark = pytest.mark.root
-
-SOON = 40.0  #: seconds; who waits for a lease waits for 45
 
 
 class AttachedFirst(OverNewMounts):
@@ -75,7 +70,6 @@ class Host:
     def __init__(self, directory: Path, container: int) -> None:
         self.directory = directory
         self.container = container
-        self.inside = Path(f"/proc/{container}/root{directory}")
         self.files = {name: directory / name for name in ("run/limits", "lib/libcuda.so", "lib/vdpau/x.so")}
         for name, file in self.files.items():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -87,10 +81,10 @@ class Host:
     def seen(self, name: str) -> Path:
         return Path(f"/proc/{self.container}/root{self.target(name)}")
 
-    def operations(self, kind: type[Bind] = OverlayFile) -> tuple[Operation, ...]:
+    def operations(self) -> tuple[Operation, ...]:
         data = mounts.READ_ONLY_DATA
         return tuple(
-            kind(str(file), str(self.target(name)), data if name == "run/limits" else mounts.READ_ONLY_FILE)
+            OverlayFile(str(file), str(self.target(name)), data if name == "run/limits" else mounts.READ_ONLY_FILE)
             for name, file in self.files.items()
         )
 
@@ -112,11 +106,6 @@ class Host:
             for line in lines
             if "/got-" in line.split()[4]
         }
-
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """A command in the container's mount namespace, as a strong tenant runs it."""
-        enter = ["nsenter", "-t", str(self.container), "-m", *command]
-        return subprocess.run(enter, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -147,75 +136,6 @@ def test_each_file_is_one_of_an_overlay_and_nothing_stays_on_the_host(host: Host
         assert fields[6] == "-", "the mount propagates nothing"
     assert len({fields[2] for fields in found.values()}) == 1, "one overlay for all"
     assert len(overlays(host.container)) == len(found), "the overlay itself is not attached"
-
-
-@pytest.mark.usefixtures("way")
-def test_a_mapping_shows_what_the_host_writes_in_place(host: Host) -> None:
-    host.execute()
-    program = (
-        "import mmap, sys; f = open(sys.argv[1]); m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)\n"
-        "print(m[:3].decode(), flush=True); sys.stdin.readline(); print(m[:3].decode())"
-    )
-    command = ["nsenter", "-t", str(host.container), "-m", "python3", "-c", program, str(host.target("run/limits"))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == "run\n"
-        with host.files["run/limits"].open("r+") as file:
-            file.write("NEW")
-        assert reader.communicate("\n")[0] == "NEW\n"
-
-
-@pytest.mark.usefixtures("way")
-def test_no_strong_tenant_makes_it_writable(host: Host) -> None:
-    host.execute()
-    for name, file in host.files.items():
-        target = str(host.target(name))
-        assert host.run("mount", "-o", "remount,rw", target).returncode != 0
-        host.run("mount", "-o", "remount,bind,rw", target)
-        for script in ('echo x > "$0"', 'chmod 777 "$0"', 'truncate -s 0 "$0"', 'touch "$0"'):
-            assert host.run("sh", "-c", script, target).returncode != 0, script
-        assert file.read_text() == name
-
-
-class Lease:
-    """A lease on a file, in a process that never gives it up."""
-
-    def __init__(self, path: Path, kind: int) -> None:
-        self.path, self.kind = path, kind
-
-    def __enter__(self) -> Lease:
-        self.before = signal.signal(signal.SIGIO, signal.SIG_IGN)
-        self.fd = os.open(self.path, os.O_RDONLY)
-        fcntl.fcntl(self.fd, fcntl.F_SETLEASE, self.kind)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.fd)
-        signal.signal(signal.SIGIO, self.before)
-
-    def is_held(self) -> bool:
-        return fcntl.fcntl(self.fd, fcntl.F_GETLEASE) == self.kind
-
-
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("kind", [fcntl.F_RDLCK, fcntl.F_WRLCK], ids=["read", "write"])
-def test_a_lease_in_the_container_delays_no_open_on_the_host(host: Host, kind: int) -> None:
-    host.execute()
-    for name, file in host.files.items():
-        with Lease(host.seen(name), kind) as lease:
-            began = time.monotonic()
-            for flags in (os.O_RDONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC):
-                os.close(os.open(file, flags))
-            assert time.monotonic() - began < SOON
-            assert lease.is_held(), "nobody broke it"
-
-
-@pytest.mark.usefixtures("way")
-def test_a_lease_on_a_bind_mount_does_reach_the_host(host: Host) -> None:
-    """What the overlay is for. If this fails, the kernel has changed."""
-    host.execute(*host.operations(Bind))
-    with Lease(host.seen("run/limits"), fcntl.F_RDLCK), pytest.raises(BlockingIOError):
-        os.open(host.files["run/limits"], os.O_RDWR | os.O_NONBLOCK)
 
 
 @pytest.mark.usefixtures("way")
@@ -283,15 +203,3 @@ def test_a_file_that_the_host_removes_stays_in_the_container(host: Host) -> None
     (host.directory / "lib/new").write_text("new")
     (host.directory / "lib/new").rename(host.files["lib/libcuda.so"])
     assert host.seen("lib/libcuda.so").read_text() == "lib/libcuda.so"
-
-
-def test_all_containers_share_the_pages_of_a_file(host: Host) -> None:
-    """A mapping of a file of the overlay maps the host's inode: a library is in memory once for all."""
-    host.execute()
-    name = "lib/libcuda.so"
-    program = (
-        "import mmap, os, sys; f = open(sys.argv[1]); m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ); m[:1]\n"
-        "print([line.split()[4] for line in open('/proc/self/maps') if sys.argv[1] in line][0])"
-    )
-    done = host.run("python3", "-c", program, str(host.target(name)))
-    assert done.stdout.strip() == str(host.files[name].stat().st_ino), done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import podman_bed
 import pytest
-from container_site import GIB, Site, pairs
+from container_site import GIB, Site, kinds_of_host_files, of_a_user_namespace, pairs
 
 pytestmark = pytest.mark.root
 
@@ -47,6 +47,16 @@ def test_a_pod_of_podmans_is_not_kubernetes(site: Site, podman: podman_bed.Podma
     done = podman.run(site.tree(), "cudaprobe", "info", options=options, cores="30", memory="1Gi")
     assert done.returncode == 0, done.stderr
     assert pairs(done.stdout)["card0.total"] == str(GIB)
+
+
+def test_a_user_namespace(site: Site, podman: podman_bed.Podman) -> None:
+    tree = of_a_user_namespace(site.plain_bundle()).rootfs
+    options = ("--rm", "--uidmap=0:100000:65536", "--gidmap=0:100000:65536")
+    look = ("sh", "-c", "cudaprobe info; cat /proc/self/mountinfo")
+    done = podman.run(tree, *look, options=options, cores="30", memory="1Gi")
+    assert done.returncode == 0, done.stderr
+    assert pairs(done.stdout)["card0.total"] == str(GIB)
+    assert set(kinds_of_host_files(done.stdout).values()) == {"overlay"}
 
 
 def test_vgpu_is_removed(site: Site, podman: podman_bed.Podman) -> None:

@@ -18,7 +18,7 @@ import containerd_bed
 import docker_bed
 import nodes
 import pytest
-from container_site import CRUN, GIB, INFO, RUNTIMES, SLEEP, Site, pairs
+from container_site import CRUN, GIB, INFO, RUNTIMES, SLEEP, Site, kinds_of_host_files, pairs
 from daemons import wait_for
 from runtime_clients import ByContainerd, ByDocker, ByPodman, ByRuntime, allocate
 
@@ -91,6 +91,9 @@ def test_a_container_gets_its_share_and_nothing_else(client: Any) -> None:
     assert found["/tmp/n"] == found["/tmp/fuse"] == REFUSED
     assert found["/dev/null"] == "opened"
     assert len(re.findall(r"^nvidia\d+$", out, re.MULTILINE)) == 1
+    kinds = kinds_of_host_files(out)
+    assert len(kinds) >= 7
+    assert set(kinds.values()) == {"overlay"}, "a tenant's lease reaches no file of the host"
     assert client.node.claims() == {}, "poststop has released it"
 
 
