@@ -12,7 +12,7 @@ from typing import Any
 import nodes
 import pytest
 import yaml
-from checkout import CHECKOUT
+from pod_site import EXAMPLES, SHIPPED
 
 from vgpu.config import paths
 from vgpu.config.inventory import read as read_inventory
@@ -23,7 +23,6 @@ from vgpu.hook.linux.procfs import start_time
 
 pytestmark = pytest.mark.root
 
-EXAMPLES = CHECKOUT / "packaging/kubernetes/examples"
 CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 
 
@@ -74,30 +73,13 @@ def test_a_pod_of_two_containers_beside_others(node: nodes.SimulatedNode, tmp_pa
     assert sorted(os.listdir(node.settings.run_dir)) == before, "nothing changes"
 
 
-OTHERS = {
-    "resources.core_name": "nvidia.com/vcuda-core", "resources.memory_name": "nvidia.com/vcuda-memory",
-    "resources.memory_unit": 1 << 20,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("example", "settings", "cards"),
-    [
-        ("one-card", {}, [1]),
-        ("third-of-a-card", {}, [1]),
-        ("two-cards", OTHERS, [2]),
-        ("half-a-card", OTHERS, [1]),
-        ("two-containers", OTHERS, [1, 1]),
-        ("two-vgpus", {"resources.mode": "gpu"}, [2]),
-    ],
-)
-def test_the_examples_of_the_documentation(
-    tmp_path: Path, example: str, settings: dict[str, Any], cards: list[int]
-) -> None:
+@pytest.mark.parametrize("example", SHIPPED)
+def test_the_shipped_pods(tmp_path: Path, example: str) -> None:
+    settings, wanted = SHIPPED[example]
     made = nodes.SimulatedNode(tmp_path / "node", "a100x2", **settings)
     made.take_inventory()
     found = explain(made, str(EXAMPLES / f"{example}.yaml"))["containers"]
-    assert [len(item["cards"]) for item in found] == cards
+    assert [len(item["cards"]) for item in found] == [len(cards) for cards in wanted.values()]
     assert not any(item["error"] for item in found)
 
 

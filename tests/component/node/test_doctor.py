@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doctor_tree import HOOK, Tree, only
+from doctor_tree import Tree, only
 from driver_roots import DriverRoot, compile_library
 
 from vgpu.config import paths, records
@@ -72,32 +72,8 @@ def test_the_copies_of_libvcuda_for_this_driver(tree: Tree, build: Path) -> None
     assert older.status == WARNING and "no copy" in older.found
 
 
-def test_hook_and_its_dry_run(tree: Tree) -> None:
-    assert only(node.hook, tree.context).status == FAILURE
-    tree.write("bin/vgpu-hook", HOOK.format("echo step; echo step"), 0o755)
-    assert only(node.hook, tree.context).found.endswith("vgpu-hook: vgpu-hook 1")
-    assert only(node.dry_run, tree.context).found == "2 steps planned"
-    tree.write("bin/vgpu-hook", HOOK.format("echo 'vgpu-hook: allocation: no card fits 1 card' >&2; exit 1"), 0o755)
-    assert only(node.dry_run, tree.context).status == WARNING, "a full node is no broken one"
-    tree.write("bin/vgpu-hook", HOOK.format("echo vgpu-hook: python: broken >&2; exit 1"), 0o755)
-    assert only(node.dry_run, tree.context) == Finding(
-        "dry run", FAILURE, "vgpu-hook: python: broken", "a plan for a test container"
-    )
-    tree.write("bin/vgpu-hook", HOOK.format("true"), 0o755)
-    assert only(node.dry_run, tree.context).found == "the hook did nothing"
-    tree.write("bin/vgpu-hook", "#!/bin/sh\nexit 3\n", 0o755)
-    assert only(node.hook, tree.context).status == FAILURE
-    settings = Settings({"standalone.enabled": False})
-    assert only(node.dry_run, replace(tree.context, settings=settings)).status == OK
-
-
-def test_python(tree: Tree) -> None:
+def test_this_interpreter_is_right(tree: Tree) -> None:
     assert only(node.python, tree.context).status == OK
-    old = tree.write("bin/python", "#!/bin/sh\necho 3 6 8\n", 0o755)
-    assert only(node.python, replace(tree.context, python=str(old))).found == f"{old}: 3.6.8"
-    bare = tree.write("bin/bare", "#!/bin/sh\necho \"No module named 'ctypes'\" >&2; exit 1\n", 0o755)
-    assert "ctypes" in only(node.python, replace(tree.context, python=str(bare))).found
-    assert only(node.python, replace(tree.context, python="/nowhere/python")).status == FAILURE
 
 
 def test_a_broken_nvml_is_a_warning(driver_root: DriverRoot, tree: Tree) -> None:

@@ -1,4 +1,4 @@
-"""The manifests: every field exists, the rights are those that the code uses, and examples request what they claim."""
+"""The manifests: every field exists, the rights are those that the code uses, and examples name their settings."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import tomlkit
 import yaml
 from checkout import CHECKOUT
 from kubernetes.client import models
+from pod_site import SHIPPED
 
 from vgpu.config import compiler, paths
 from vgpu.config.settings import DEFAULTS, Settings
-from vgpu.node.service import kubelet_resources
 from vgpu.plugin.cards import health_monitor
 from vgpu.plugin.exporter.command import parsed
 
@@ -29,7 +29,6 @@ NO_OBJECTS = (
     "gpu-scheduler-v1beta1.yaml",
 )  # fmt: skip
 FILES = sorted(path for path in MANIFESTS.rglob("*.yaml") if path.name not in NO_OBJECTS)
-EXAMPLES = sorted((MANIFESTS / "examples").glob("*.yaml"))
 QUANTITIES = {"V1ResourceRequirements.limits", "V1ResourceRequirements.requests"}  # numbers or texts
 PLAIN = {"str": str, "int": int, "bool": bool}
 
@@ -377,50 +376,16 @@ def test_a_node_without_the_unit_is_named(tmp_path: Path) -> None:
 # The examples
 
 
-def requested(name: str) -> list[tuple[int, int, int]]:
-    """(cores, MiB, vGPUs) of each container, by the resource names and units in the file's own comment."""
-    path = MANIFESTS / f"examples/{name}.yaml"
-    (pod,) = documents(path)
-    comment = " ".join(line[2:] for line in path.read_text().splitlines() if line.startswith("# "))
-    found = dict(re.findall(r"\b(core_name|memory_name|memory_unit|mode): ([\w./-]+)", comment))
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_comment_of_an_example_names_the_settings_that_it_needs(name: str) -> None:
+    """What its pod gets with them is in test_plugin_containerd.py."""
+    lines = (MANIFESTS / f"examples/{name}.yaml").read_text().splitlines()
+    comment = " ".join(line[2:] for line in lines if line.startswith("# "))
+    found = dict(re.findall(r"\b(core_name|memory_name|memory_unit|mode|split_count): ([\w./-]+)", comment))
     settings = settings_of(yaml.safe_dump({"resources": {key: value.rstrip(".;,") for key, value in found.items()}}))
-    return [_requested(container["resources"], settings) for container in pod["spec"]["containers"]]
-
-
-def _requested(of: dict[str, Any], settings: Settings) -> tuple[int, int, int]:
-    limits = {key: value for key, value in of["limits"].items() if "/" in key}
-    assert not set(of.get("requests", {})) - set(of["limits"])
-    if settings.text("resources.mode") == "gpu":
-        return 0, 0, limits.pop(settings.text("resources.gpu_name"))
-    cores = limits.pop(settings.text("resources.core_name")) * int(settings.number("resources.core_unit"))
-    memory = limits.pop(settings.text("resources.memory_name"), 0) * int(settings.number("resources.memory_unit"))
-    assert not limits, "nothing else of ours"
-    return cores, memory // kubelet_resources.MIB, 0
-
-
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("half-a-card", [(50, 2048, 0)]),
-        ("two-cards", [(200, 0, 0)]),
-        ("one-card", [(100, 0, 0)]),
-        ("third-of-a-card", [(30, 20 * 256, 0)]),
-        ("two-vgpus", [(0, 0, 2)]),
-        ("two-containers", [(20, 1000, 0), (20, 2000, 0)]),
-    ],
-)
-def test_examples_request_what_they_claim(name: str, wanted: list[tuple[int, int, int]]) -> None:
-    assert requested(name) == wanted
-
-
-def test_all_examples_are_tested() -> None:
-    tested = {"half-a-card", "two-cards", "one-card", "third-of-a-card", "two-vgpus", "two-containers"}
-    assert {path.stem for path in EXAMPLES} == tested
-
-
-def test_annotations_of_the_examples() -> None:
-    annotated = {path.stem: documents(path)[0]["metadata"].get("annotations", {}) for path in EXAMPLES}
-    assert annotated.pop("half-a-card") == {"nvidia.com/vcuda-core-limit": "50"}
-    found = annotated.pop("two-containers")
-    assert found == {"nvidia.com/vcuda-core-limit": "20", "nvidia.com/use-gputype": "a10"}
-    assert not any(annotated.values())
+    assert {f"resources.{key}" for key in found} <= SHIPPED[name][0].keys()
+    assert all(settings[f"resources.{key}"] == SHIPPED[name][0][f"resources.{key}"] for key in found)
+    offered = {settings[f"resources.{kind}_name"] for kind in ("core", "memory", "gpu")}
+    (pod,) = documents(MANIFESTS / f"examples/{name}.yaml")
+    limits = [limit for container in pod["spec"]["containers"] for limit in container["resources"]["limits"]]
+    assert {limit for limit in limits if "/" in limit} <= offered

@@ -581,13 +581,6 @@ def test_vgpu_managers_handshake(site: Site) -> None:
     assert site.annotation("p", "nvidia.com/real-allocated") == chosen
 
 
-def test_our_own_handshake(site: Site) -> None:
-    site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/placement": f"main={A}"})
-    site.redeem()
-    site.start()
-    wait_for(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
-
-
 def test_a_dialect_that_is_not_spoken_gets_no_answer(new_site: Callable[..., Site]) -> None:
     site = new_site(**{"kubernetes.dialects": ["tencent"]})
     lock = {"hami.io/mutex.lock": "2024-05-20T10:02:05Z,default,p"}
@@ -727,18 +720,6 @@ def with_status(pod: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:
     return {**pod, "status": {"phase": "Running", **status}}
 
 
-def test_what_no_event_can_say_is_in_the_plugins_log_once(site: Site) -> None:
-    site.server.forbidden.append(("POST", "/events"))
-    site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/core_limit": "80"})
-    site.start()
-    wait_for(lambda: site.logged("AnnotationIgnored: annotation vgpu.io/core_limit is unknown and ignored") == 1)
-    site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/core_limit": "80", "vgpu.io/priority": "1"})
-    wait_for(lambda: (found := site.record()) and "vgpu.io/priority" in found.annotations)
-    site.agent.handed_over("")
-    time.sleep(0.3)
-    assert site.logged("AnnotationIgnored") == 1
-
-
 # Events about what happened to a pod's containers
 
 
@@ -857,17 +838,6 @@ def test_the_nodes_cards_for_our_own_extender(site: Site) -> None:
     wait_for(lambda: B not in site.server.annotations(NODE)["vgpu.io/node-cards"])
 
 
-def test_every_registration_at_once(new_site: Callable[..., Site]) -> None:
-    site = new_site(**{"kubernetes.register": ["vgpu", "nvidia", "hami-2.7", "volcano"]})
-    site.start()
-    found = wait_for(lambda: site.server.annotations(NODE))
-    assert set(found) == {
-        "vgpu.io/node-cards", "tydic.io/nvidia-device-register", "tydic.io/node-gpu-heartbeat",
-        "hami.io/node-nvidia-register", "hami.io/node-handshake", "volcano.sh/node-vgpu-register",
-        "volcano.sh/node-vgpu-handshake", "vgpu.io/node-holdings",
-    }  # fmt: skip
-
-
 def test_a_heartbeat_is_all_that_is_patched_again(new_site: Callable[..., Site]) -> None:
     site = new_site(**{"kubernetes.register": ["vgpu", "nvidia"]})
     now = [960.0]
@@ -890,13 +860,6 @@ def test_a_heartbeat_is_all_that_is_patched_again(new_site: Callable[..., Site])
     assert len(site.server.annotations(NODE)) == 4
 
 
-def test_a_node_that_registers_nowhere_asks_nothing(new_site: Callable[..., Site]) -> None:
-    site = new_site(**{"kubernetes.register": []})
-    api = Api(site.settings.text("kubernetes.kubeconfig"))
-    site.agent.node_annotations.write(api, [])
-    assert site.server.annotations(NODE) == {}
-
-
 # Beginning and end
 
 
@@ -911,17 +874,3 @@ def test_without_a_server_nothing_happens_but_a_line_in_the_log(new_site: Callab
     site.agent.handed_over("x")
     wait_for(lambda: site.logged("no access to the API server") == 1)
     assert not pod_record.watched(site.settings.run_dir)
-
-
-def test_stopping_takes_the_sign_down_at_once(site: Site) -> None:
-    site.start()
-    wait_for(lambda: pod_record.watched(site.settings.run_dir))
-    site.agent.stop()
-    assert not pod_record.watched(site.settings.run_dir)
-
-
-def test_a_wrong_token_is_reported(site: Site) -> None:
-    path = site.path / "kubeconfig"
-    path.write_text(path.read_text().replace("a-token", "another"))
-    site.agent.start()
-    wait_for(lambda: site.logged("pods are not followed: GET /api/v1/pods: 401 Unauthorized"))

@@ -83,46 +83,12 @@ def bed(tmp_path: Path):
     made.close()
 
 
-def test_all_resources_are_registered_and_listed(bed: Bed) -> None:
-    kubelet = bed.start_kubelet()
-    bed.look()
-    assert sorted(name for _, name in kubelet.registrations) == NAMES
-    assert bed.registrar.registered()
-    wait_for(lambda: kubelet.allocatable() == {NAMES[0]: 100, NAMES[1]: 60})
-    bed.heard()
-    assert bed.look() == LAST_PAUSE
-    assert len(kubelet.registrations) == 2
-
-
-def test_no_kubelet_yet(bed: Bed) -> None:
-    assert bed.look() == LAST_PAUSE
-    assert not bed.registrar.registered()
-    assert "no kubelet at" in bed.conditions.present["kubelet"]
-    kubelet = bed.start_kubelet()
-    bed.look()
-    assert len(kubelet.registrations) == 2
-    assert bed.conditions.present == {}
-
-
 def test_nothing_to_register(bed: Bed) -> None:
     bed.servers, servers = [], bed.servers
     assert bed.look() == LAST_PAUSE
     assert not bed.registrar.registered()
     assert bed.conditions.present == {}
     bed.servers = servers
-
-
-def test_a_kubelet_that_restarts_is_registered_with_at_once(bed: Bed) -> None:
-    """At its start kubelet deletes the plugins' sockets and makes its own anew."""
-    bed.start_kubelet()
-    bed.look()
-    bed.heard()
-    bed.stop_kubelet()
-    kubelet = bed.start_kubelet()
-    assert not any(one.bound() for one in bed.servers)
-    bed.look()
-    assert len(kubelet.registrations) == 2
-    wait_for(lambda: kubelet.allocatable() == {NAMES[0]: 100, NAMES[1]: 60})
 
 
 def test_a_socket_that_somebody_deleted_comes_back(bed: Bed) -> None:

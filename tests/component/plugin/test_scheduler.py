@@ -91,13 +91,6 @@ def test_the_servers_address_overrides_the_kubeconfigs(server, tmp_path) -> None
         extender.ready()
 
 
-def test_without_bind_the_pod_is_patched(server, start) -> None:
-    extender = start().ready()
-    pod = put(server, "p")
-    assert extender.ask("/scheduler/predicates", asked(pod, "b"))[1]["NodeNames"] == ["b"]
-    assert server.pod("p")["metadata"]["annotations"] == {OWN: "c0=GPU-b-0:60:1024", OWN_NODE: "b"}
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
@@ -273,15 +266,6 @@ def test_a_restart_between_decision_and_binding_gives_nothing_twice(server, star
     put(server, "p", node="a", annotations={OWN: "c0=GPU-a-0:60:1024", OWN_NODE: "a"})
     second.ready()
     assert not second.ask("/scheduler/filter", asked(other, "a"))[1]["NodeNames"]
-
-
-def test_preemption_over_http(server, start) -> None:
-    extender = start("--bind").ready()
-    put(server, "q", node="a", annotations={OWN: "c0=GPU-a-0:60:1024", OWN_NODE: "a"}, priority=1)
-    pod = put(server, "p", priority=5)
-    body = {"Pod": pod, "NodeNameToMetaVictims": {"a": {"Pods": [], "NumPDBViolations": 0}}}
-    expected = {"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": uid_of("q")}], "NumPDBViolations": 0}}}
-    wait_for(lambda: extender.ask("/scheduler/preemption", body) == (200, expected))
 
 
 # Rights and manifests

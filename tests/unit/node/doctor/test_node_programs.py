@@ -10,6 +10,7 @@ import pytest
 from doctor_tree import Tree, only
 from pytest_subprocess import FakeProcess
 
+from vgpu.config.settings import Settings
 from vgpu.node.doctor import node
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext
 
@@ -83,6 +84,11 @@ def test_the_dry_run(context: CheckContext, fp: FakeProcess, status: int, output
     command = [context.hook, "--config", context.config_path, "--dry-run", "--standalone=any", "prestart"]
     fp.register(command, returncode=status, stdout=output, stderr=error)
     assert only(node.dry_run, context).status == result
+
+
+def test_a_node_that_serves_kubernetes_alone_has_no_dry_run(context: CheckContext) -> None:
+    settings = Settings({"standalone.enabled": False})
+    assert only(node.dry_run, replace(context, settings=settings)).status == OK
 
 
 def test_a_program_that_does_not_end(context: CheckContext, fp: FakeProcess) -> None:
