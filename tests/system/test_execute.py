@@ -9,7 +9,6 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from daemons import wait_for
@@ -281,35 +280,6 @@ def test_the_files_are_restored_when_the_child_is_killed(container: Container, w
     execution = container.execution(*operations)
     os.kill(execution._child, signal.SIGKILL)  # between its report and the answer
     assert execution.undo() == ""
-    assert container.listing() == before
-
-
-@pytest.mark.parametrize("at", range(1, 5))
-def test_a_child_that_is_killed_in_the_middle_of_a_change_leaves_no_file(
-    container: Container, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    operations = plan(container)
-    before = container.listing()
-    calls = []
-    rename, parent = os.rename, os.getpid()
-
-    def killed(*arguments: Any, **options: Any) -> None:
-        calls.append(arguments)
-        if len(calls) == at and os.getpid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
-        rename(*arguments, **options)
-
-    monkeypatch.setattr(os, "rename", killed)
-    done = None
-    try:
-        done = container.execution(*operations)
-    except VgpuError as error:
-        assert "it was killed" in str(error)
-    else:
-        assert at > 2, "a link and a file were replaced"
-    monkeypatch.undo()
-    if done:
-        done.undo()
     assert container.listing() == before
 
 

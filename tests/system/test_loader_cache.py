@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -198,21 +197,3 @@ def test_order_and_flags_are_those_of_ldconfig(root: Path, parts: Path) -> None:
         merged = ldcache.merge(ldcache.merge(data, [], names), again)
         found = [(entry.flags, entry.name, entry.path) for entry in ldcache.parse(merged).entries]
         assert found == [(entry.flags, entry.name, entry.path) for entry in entries]
-
-
-@pytest.mark.parametrize("position", ["first", "last"])
-def test_a_wrong_position_is_missed_by_the_loader(root: Path, parts: Path, position: str) -> None:
-    """This is why the order matters. ldconfig lists such an entry all the same."""
-    for name in NAMES:
-        if name != "libcuda.so.1":
-            shutil.copy(parts / "lib64.so", root / LIBRARY_DIR / name)
-    ldconfig(root)
-    path = root / "etc/ld.so.cache"
-    cache = ldcache.parse(path.read_bytes())
-    place: Callable[[int, ldcache.Entry], None] = cache.entries.insert
-    place(0 if position == "first" else len(cache.entries), DRIVER[0].entry())
-    path.write_bytes(ldcache.serialize(cache))
-    assert "libcuda.so.1" in ldconfig(root, "-p")
-    assert opened(root, "libcuda.so.1") == ""
-    merge(root, [])  # sorts a foreign cache too
-    assert opened(root, "libcuda.so.1") == "/opt/driver/libcuda.so.1"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import re
 import shutil
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -317,42 +316,6 @@ def test_a_crash_loop_keeps_its_share(make_site: MakeSite) -> None:
     assert site.checked_card(other, 60, 4) != card
     site.kubelet.delete(crash)
     assert site.checked_card(runs(greedy, 30), 70, 4) == card
-
-
-def test_grants_end_with_their_pod_and_not_before(site: PodSite) -> None:
-    """They do not end while kubelet is silent, while the plugin restarts, or while a container is restarted."""
-    kept = site.runs(share(30, 4))
-    gone = site.runs(share(20, 2))
-    mine = set(site.claim(kept).grants)
-    theirs = set(site.claim(gone).grants)
-    site.kubelet.delete(gone)
-    wait_for(lambda: not theirs & {grant.id for grant in site.node.grants()}, 60, site.plugin.text())
-    assert {grant.id for grant in site.node.grants()} == mine
-    site.kubelet.stop()
-    site.plugin.kill()
-    site.plugin.start()
-    threading.Event().wait(15)  # more than a round of the plugin, without kubelet
-    assert {grant.id for grant in site.node.grants()} == mine
-    site.kubelet.start()
-    site.ready()
-    site.kubelet.resume()
-    threading.Event().wait(12)
-    assert {grant.id for grant in site.node.grants()} == mine
-    site.checked_card(kept, 30, 4)
-
-
-def test_an_init_containers_grants_live_as_long_as_it_may_start(site: PodSite) -> None:
-    """kubelet's pod-resources service does not list init containers. Their grants must not count as orphans."""
-    init = share(30, 4, "prepare", ["sh", "-c", "cudaprobe info; sleep 86400"])
-    site.runtime.gate.clear()
-    pod = site.run(Container("c"), inits=[init])
-    threading.Event().wait(14)  # a slow image, longer than the grace period
-    site.runtime.gate.set()
-    wait_for(lambda: pod.statuses["prepare"].running, 120, f"{pod.events}")
-    threading.Event().wait(14)
-    site.runtime.kill(pod.sandbox, pod.statuses["prepare"].id)
-    wait_for(lambda: pod.statuses["prepare"].started == 2, 120, f"{pod.events}")
-    site.checked_card(pod, 30, 4, "prepare")
 
 
 def test_no_secret_in_the_plugins_log(site: PodSite) -> None:

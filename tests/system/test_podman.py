@@ -72,14 +72,6 @@ def test_vgpu_is_removed(site: Site, podman: podman_bed.Podman) -> None:
     assert "nvidia" not in asking.stdout
 
 
-def test_image_variables_give_nothing(site: Site, podman: podman_bed.Podman) -> None:
-    """An image may contain VGPU_GRANT_*. Outside Kubernetes it has no effect, even with an annotation of vgpu."""
-    options = ("--rm", "--env=VGPU_GRANT_CORES=" + "0" * 32, "--annotation=vgpu.io/use-gpuuuid=GPU-x")
-    done = podman.run(site.tree(), "ls", "/dev", options=options)
-    assert done.returncode == 0, done.stderr
-    assert "nvidia" not in done.stdout
-
-
 def test_rootless_is_refused_in_one_line(site: Site, podman: podman_bed.Podman) -> None:
     done = podman_bed.rootless(site.tree(), podman.hooks, NOBODY, cores="30", memory="1Gi")
     assert done.returncode == 126

@@ -1,6 +1,6 @@
 """An image asks for a card by what it brings itself: manifest annotations and environment, which podman copies.
 
-Belongs here: podman, the one client that copies an image's annotations, and bare runc. The decisions are in
+Belongs here: podman, the one client that copies an image's annotations. The decisions are in
 tests/unit/hook/test_main.py, the commands of the administrator in tests/system/test_docs_commands.py.
 """
 
@@ -13,7 +13,7 @@ import nodes
 import oci_images
 import podman_bed
 import pytest
-from container_site import BOTH, GIB, INFO, Site
+from container_site import GIB, Site
 
 from vgpu.config import standalone
 from vgpu.config.request import REQUEST
@@ -85,26 +85,3 @@ def test_podman_runs_an_image_that_asks_for_a_card_without_one(
         status, output = run(podman, name, **request(site.node, "cores=30+memory=1Gi"))
         assert status == 0, output
         assert f"card0.total {GIB}\n" in output, "what the image forges does not matter beside the key"
-
-
-@BOTH
-def test_runc_with_the_key_and_the_administrators_words(site: Site) -> None:
-    plain = {"vgpu.io/cores": "30", "vgpu.io/memory": "1Gi"}
-
-    def start(annotations: dict[str, str], *words: str) -> tuple[bool, str]:
-        bundle = site.bundle()
-        bundle.config["annotations"] = annotations
-        for (hook,) in bundle.config["hooks"].values():
-            hook["args"][1:1] = words
-        done = site.runtime.run(bundle.command(*INFO))
-        return f"card0.total {GIB}\n" in done.stdout, done.stderr
-
-    old = request(site.node, "cores=30,memory=1Gi")
-    assert start(old)[0]
-    assert "vgpuctl request --cores N" in start(plain)[1]
-    assert start(plain, "--standalone", "any")[0]
-    assert start({}, "--annotation", "vgpu.io/cores=30", "--annotation=vgpu.io/memory=1Gi")[0]
-    standalone.write_key(site.node.settings.text("standalone.key"), standalone.new_key())
-    started, error = start(old)
-    assert (started, "expected this node's key in its name" in error) == (False, True)
-    assert next(iter(old))[len(REQUEST) :] not in error
