@@ -12,7 +12,7 @@ import pytest
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Device
-from vgpu.node.driver.device_nodes import Parameters, card_node, ensure, shared_nodes
+from vgpu.node.driver.device_nodes import Parameters, card_node, ensure
 
 pytestmark = pytest.mark.root
 
@@ -33,17 +33,6 @@ def tight_umask() -> object:
     before = os.umask(0o077)
     yield
     os.umask(before)
-
-
-def test_missing_nodes_are_made(tmp_path: Path) -> None:
-    notes: list[str] = []
-    for device in [*shared_nodes(str(tmp_path), NUMBERS), card_node(str(tmp_path), 3)]:
-        ensure(device, Parameters(), notes.append)
-    assert node(tmp_path / "nvidiactl") == (195, 255, 0o666, 0, 0)
-    assert node(tmp_path / "nvidia-uvm") == (511, 0, 0o666, 0, 0)
-    assert node(tmp_path / "nvidia-uvm-tools") == (511, 1, 0o666, 0, 0)
-    assert node(tmp_path / "nvidia3") == (195, 3, 0o666, 0, 0)
-    assert notes[-1] == f"made {tmp_path}/nvidia3 (195:3)"
 
 
 def test_mode_and_owner_are_the_modules_parameters(tmp_path: Path) -> None:

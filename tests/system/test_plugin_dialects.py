@@ -18,7 +18,7 @@ from daemons import wait_for
 from fake_apiserver import FakeApiServer
 from kubelet import Container, Pod
 from kubelet_runtimes import RuncRuntime
-from pod_site import CORE, GPU, MEMORY, PodSite, event, plugin_settings, short_directory
+from pod_site import CORE, GPU, MEMORY, PodSite, plugin_settings, short_directory
 
 pytestmark = pytest.mark.root
 
@@ -115,16 +115,6 @@ def test_hamis_lookalikes_get_the_cards_and_amounts_chosen_for_each(make_site: C
         site.answered(name, "hami.io/vgpu-devices-to-allocate", ";;")
     assert "hami.io/mutex.lock" not in site.server.annotations(NODE)
     assert site.cards[0] in site.server.annotations(NODE)["hami.io/node-nvidia-register"]
-
-
-def test_a_forged_amount_never_starts(make_site: Callable[..., ApiSite]) -> None:
-    site = make_site(**HAMI_MODE)
-    forged = hami(f"{site.cards[0]},NVIDIA,30000,90:")
-    pod = site.bound("p", [vgpu(3000, 15)], forged)
-    event(pod, "annotation hami.io/vgpu-devices-allocated: cores: expected at most 15", 60)
-    assert not pod.statuses["main"].started
-    rightful = site.bound("q", [vgpu(30000, 90)], forged)  # its spec has this amount
-    assert site.has(rightful) == [(site.cards[0], 30000, 90)]
 
 
 def test_an_init_container_its_successor_and_their_restarts(make_site: Callable[..., ApiSite]) -> None:

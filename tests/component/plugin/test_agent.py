@@ -6,7 +6,6 @@ import io
 import json
 import ssl
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -164,13 +163,6 @@ def test_records_follow_the_pods(site: Site) -> None:
     assert pods.uids(site.settings.run_dir) == []
 
 
-def test_the_hook_gets_the_record_of_a_pod_that_starts_at_once(site: Site) -> None:
-    site.start()
-    threading.Timer(0.05, site.server.put_pod, ("p", NODE, UID, LIMITS)).start()
-    found = pod_record.record_of(site.settings.run_dir, UID)
-    assert found is not None
-
-
 def test_what_was_missed_while_away_is_made_up_for(site: Site) -> None:
     site.server.put_pod("gone", NODE, UID, LIMITS)
     site.start()
@@ -192,14 +184,6 @@ def test_long_lists_come_in_pages(site: Site) -> None:
         site.server.put_pod(f"p{number}", NODE, uid, LIMITS)
     site.start()
     wait_for(lambda: pods.uids(site.settings.run_dir) == uids)
-
-
-def test_history_that_the_server_has_forgotten(site: Site) -> None:
-    site.start()
-    site.server.forget_history()
-    site.server.put_pod("p", NODE, UID, LIMITS)
-    site.server.hang_up()
-    wait_for(site.record)
 
 
 def test_a_watch_that_the_server_ends_is_taken_up_where_it_was(site: Site) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 import region_reading
@@ -103,24 +102,6 @@ def test_nodes_without_any_driver(tree: Tree) -> None:
 def test_a_hook_that_others_may_write_is_none(tree: Tree) -> None:
     tree.write("bin/vgpu-hook", HOOK.format("true"), 0o777)
     assert "only root can write" in only(node.hook, replace(tree.context, real=True)).expected
-
-
-def test_byte_code(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert look(node.byte_code, tree.context) == []  # a checkout
-    paths_of_package = [str(tree.write(path.lstrip("/"), "")) for path in (node.BYTE_CODE[0], node.BYTE_CODE[2])]
-    answers = [CompletedProcess([], 0, "", ""), CompletedProcess([], 1, "", "expected the byte code, found other\n")]
-    commands: list[list[str]] = []
-    monkeypatch.setattr(node, "_run", lambda command: commands.append(command) or answers[len(commands) - 1])
-    assert only(node.byte_code, tree.context) == Finding("byte code", OK, paths_of_package[1])
-    assert commands[0][-4:] == [
-        paths_of_package[0],
-        "--check",
-        tree.context.path(node.BYTE_CODE[1]),
-        paths_of_package[1],
-    ]
-    stale = only(node.byte_code, tree.context)
-    assert (stale.status, stale.found) == (WARNING, "expected the byte code, found other")
-    assert "dpkg-trigger --by-package=vgpu" in stale.do
 
 
 def test_daemon_that_does_not_run(tree: Tree) -> None:
