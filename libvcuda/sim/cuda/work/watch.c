@@ -1,7 +1,6 @@
 /*
  * Waiting for a condition that no queue brings about: one thread of the process checks the conditions of all waiting
- * streams until they are met (cuda/work/watch.h). cuda/gexec/memop.c, cuda/work/semaphore.c and cuda/work/ipc_event.c
- * have the conditions.
+ * streams until they are met (cuda/work/watch.h). cuda/gexec/memop.c and cuda/work/ipc_event.c have the conditions.
  */
 #include "cuda/work/watch.h"
 
