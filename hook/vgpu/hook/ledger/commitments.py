@@ -225,11 +225,6 @@ class LaterGrants:
         return found
 
 
-def superseded(grant: Grant, known: list[Grant]) -> bool:
-    """Whether kubelet has since given device ids of `grant` to another one, after an init container or a pod's end."""
-    return bool(LaterGrants([grant, *known]).of(grant))
-
-
 def pod_of(grant: Grant) -> str:
     """The uid of the holder's pod; "" where nobody has claimed the grant."""
     return grant.holder.pod_uid if grant.holder else ""

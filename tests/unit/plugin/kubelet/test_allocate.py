@@ -12,7 +12,7 @@ from plugin_inputs import GIB, MIB, make_cards, make_settings
 
 from vgpu.config import cdi_device, grants, paths
 from vgpu.config.request import Wishes
-from vgpu.hook.ledger import commitments
+from vgpu.hook.ledger.commitments import LaterGrants
 from vgpu.node.service.kubelet_resources import advertised
 from vgpu.plugin.kubelet import allocate
 from vgpu.plugin.kubelet.allocate import Allocator, Refused, grant_for
@@ -212,7 +212,7 @@ def test_a_later_grant_of_the_same_ids_supersedes_whatever_the_clock_says(tmp_pa
     allocator = Allocator(settings, lambda: next(times))
     made = [allocator.allocate(cores, [ids(cores, 10)])[0] for _ in range(3)]
     known, _ = grants.read_all(settings.state_dir)
-    kept = [grant.id for grant in known if not commitments.superseded(grant, known)]
+    kept = [grant.id for grant in known if not LaterGrants(known).of(grant)]
     assert kept == [made[-1].id]
 
 
@@ -244,8 +244,8 @@ def test_a_new_plugin_goes_on_after_the_grants_of_the_one_before(tmp_path: Path)
     [cores, _] = advertised(settings, make_cards())
     [first] = Allocator(settings, lambda: 9000.0).allocate(cores, [ids(cores, 10)])
     [second] = Allocator(settings, lambda: 50.0).allocate(cores, [ids(cores, 10)])
-    assert commitments.superseded(first, [first, second])
-    assert not commitments.superseded(second, [first, second])
+    assert LaterGrants([first, second]).of(first) == [second]
+    assert not LaterGrants([first, second]).of(second)
 
 
 def test_the_two_halves_of_a_share_are_successive_calls(tmp_path: Path) -> None:
