@@ -7,7 +7,7 @@ import os
 import random
 import secrets
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import bundles
@@ -42,9 +42,9 @@ OTHERS = ["c:195:1", "c:1:1", "c:1:11", "c:10:232", "b:7:0", "b:195:0"]
 DEFAULTS = ["c:1:3", "c:1:5", "c:1:7", "c:1:8", "c:1:9"]
 
 
-def allow(pid: int) -> None:
-    """Open a device for the process's cgroup."""
-    AllowDevices(pid, ((195, 0),), "rw", rules.from_config({}), None).execute()
+def allow(pid: int, *devices: tuple[int, int]) -> None:
+    """Open devices, or one, for the process's cgroup."""
+    AllowDevices(pid, devices or ((195, 0),), "rw", rules.from_config({}), None).execute()
 
 
 def created(site: Site, *rules: dict[str, object], **linux: object) -> tuple[str, bundles.Bundle]:
@@ -161,29 +161,54 @@ def test_v1_cannot_give_what_the_parent_denies() -> None:
         parent.rmdir()
 
 
-@NEEDS_V1
-def test_a_v1_cgroup_that_vanishes_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process has moved to another cgroup when the list is written."""
+@pytest.fixture
+def v1_place() -> Iterator[tuple[Path, int]]:
+    """A cgroup v1 that denies everything, and the process in it."""
     place = V1_DEVICES / f"vgpu-test-{secrets.token_hex(6)}"
     place.mkdir()
+    (place / "devices.deny").write_text("a")
     sleep = subprocess.Popen(["sleep", "60"])
+    (place / "cgroup.procs").write_text(str(sleep.pid))
+    yield place, sleep.pid
+    sleep.kill()
+    sleep.wait()
+    if place.exists():
+        place.rmdir()
+
+
+@NEEDS_V1
+def test_a_v1_cgroup_that_vanishes_in_the_middle(monkeypatch: pytest.MonkeyPatch, v1_place: tuple[Path, int]) -> None:
+    """Its process has moved to another cgroup when the list is written."""
+    place, pid = v1_place
     real = cgroup_v1.read
 
     def read(fd: int) -> rules.Filter:
         found = real(fd)
-        (V1_DEVICES / "cgroup.procs").write_text(str(sleep.pid))
+        (V1_DEVICES / "cgroup.procs").write_text(str(pid))
         place.rmdir()
         return found
 
     monkeypatch.setattr(cgroup_v1, "read", read)
-    try:
-        (place / "cgroup.procs").write_text(str(sleep.pid))
-        with pytest.raises(VgpuError, match="another program removed this cgroup meanwhile; start the container again"):
-            allow(sleep.pid)
-    finally:
-        sleep.kill()
-        sleep.wait()
+    with pytest.raises(VgpuError, match="another program removed this cgroup meanwhile; start the container again"):
+        allow(pid)
     assert not place.exists()
+
+
+@NEEDS_V1
+def test_a_device_that_another_writer_denies_again_is_named(
+    monkeypatch: pytest.MonkeyPatch, v1_place: tuple[Path, int]
+) -> None:
+    place, pid = v1_place
+    real = cgroup_v1._write_allow
+
+    def write_allow(fd: int, directory: str, rule: rules.Rule) -> None:
+        real(fd, directory, rule)
+        if rule.minor == 255:
+            (place / "devices.deny").write_text(str(rule))
+
+    monkeypatch.setattr(cgroup_v1, "_write_allow", write_allow)
+    with pytest.raises(VgpuError, match=r"expected c 195:255 rw after it was written .* another writer"):
+        allow(pid, (195, 0), (195, 255))
 
 
 # v2, other tools' programs

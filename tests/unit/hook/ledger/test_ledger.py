@@ -221,6 +221,8 @@ def test_two_containers_of_one_name_do_not_share_grants(node: Node) -> None:
     assert node.ledger().claim(node.start("one", 10, MAIN), redeem(ids))
     with pytest.raises(VgpuError, match="container one, which still lives"):
         node.ledger().claim(node.start("two", 11, MAIN), redeem(ids))
+    with pytest.raises(VgpuError, match="container one, which still lives"):
+        node.ledger().claim(node.start("two", 11, MAIN), redeem({**node.pair(cores=10), "memory": ids["memory"]}))
     assert node.containers() == {"one"}
 
 
