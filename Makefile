@@ -100,11 +100,11 @@ simulated-node: packages-node $(VENV)/.stamp build
 simulated-node-remove: $(VENV)/.stamp
 	@$(BIN)/python tests/demo/simulated_node.py remove $(NODE)
 
-# All tests, four files at a time. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure.
+# All tests, six files at a time: many wait. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure.
 # A test that does not end in an hour hangs, and fails.
 PYTEST = $(BIN)/pytest -q --strict-skips --timeout 3600
 test: lint clients beds
-	$(PYTEST) -m 'not gpu and not long' -n 4 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 15
+	$(PYTEST) -m 'not gpu and not long' -n 6 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 15
 
 # For the edit-test loop: unit tests, which start no process. Their files lie in memory where that is possible.
 test-quick: packages-build $(VENV)/.stamp-quick
