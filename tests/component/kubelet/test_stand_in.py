@@ -206,6 +206,6 @@ def test_a_lost_stream_makes_devices_unhealthy_and_health_comes_back(plugin: Cal
 
 def test_a_list_beyond_four_mebibytes_does_not_arrive(kubelet: Kubelet, plugin: Callable[..., ScriptedPlugin]) -> None:
     plugin(CORES, {f"device-with-a-rather-long-name-{number}": "Healthy" for number in range(100_000)}).register()
-    wait_for(lambda: kubelet.devices.endpoints[CORES].error, 120)
+    wait_for(lambda: CORES in kubelet.devices.endpoints and kubelet.devices.endpoints[CORES].error, 120)
     assert "ResourceExhausted" in kubelet.devices.endpoints[CORES].error
     assert not kubelet.devices.allocatable()[CORES]
