@@ -100,8 +100,8 @@ simulated-node: packages-node $(VENV)/.stamp build
 simulated-node-remove: $(VENV)/.stamp
 	@$(BIN)/python tests/demo/simulated_node.py remove $(NODE)
 
-# All tests, six files at a time: many wait. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure.
-# A test that does not end in an hour hangs, and fails.
+# All tests, six files at a time, because many wait. pytest counts the tests that cannot run on this machine; an
+# unexpected skip is a failure. A test that does not end in an hour hangs, and fails.
 PYTEST = $(BIN)/pytest -q --strict-skips --timeout 3600
 test: lint clients beds
 	$(PYTEST) -m 'not gpu and not long' -n 6 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 15
