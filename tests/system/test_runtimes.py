@@ -320,6 +320,7 @@ def test_docker(docker: docker_bed.Docker) -> None:
     reload(docker, "small")
     command = ("run", "--rm", "--network=host", f"--volume={node.sim}:/run/vgpu-sim", "--runtime=small")
     done = docker.call(*command, docker_bed.IMAGE, *INFO)
+    assert done.returncode == 0, done.stderr
     assert pairs(done.stdout)["card0.total"] == str(2 * GIB), "for Docker before 24, which has no --annotation"
     assert "a container with a share starts" in vgpuctl(node, "check", "--runtime", "docker")
     vgpuctl(node, "unconfigure", "--runtime", "docker")
