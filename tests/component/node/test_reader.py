@@ -96,6 +96,16 @@ def test_a_reader_that_is_slow_but_not_blocked_has_until_the_end(start: Start) -
     assert one.stuck
 
 
+@pytest.mark.parametrize(("worked", "blocked"), [(0.05, False), (0.2, True)])
+def test_a_reader_that_gets_no_processor_is_not_blocked(
+    start: Start, monkeypatch: pytest.MonkeyPatch, worked: float, blocked: bool
+) -> None:
+    one, states = start(sleep_at_2), [(True, 1.0)]
+    monkeypatch.setattr(one, "_state", lambda: states.pop() if states else (True, 1.0 + worked))
+    assert one.ask([0, 1, 2], 0.1, 0.6) == [0, 1]
+    assert (one.stuck, one.blocked) == (True, blocked)
+
+
 def test_nobody_waits_for_a_readers_end(start: Start) -> None:
     one = start(sleep_at_2)
     one.begin(2)

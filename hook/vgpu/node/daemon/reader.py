@@ -27,6 +27,7 @@ from vgpu.node.daemon import worker
 MAX_ANSWER = 1 << 20
 BATCH = 64  #: requests that are sent together: they fit into an empty pipe
 MAX_REQUEST = 128  #: bytes of one request
+TICKS = os.sysconf("SC_CLK_TCK")
 
 Answer = Callable[[object], object]  #: from one JSON value to another; VgpuError and OSError are the answer None
 
@@ -35,7 +36,7 @@ class Reader:
     """A forked process that calls `answer` for each request. After `stop` it is `gone` when the kernel has let it go.
 
     `stuck`: it has not answered in time, or has died, and must be stopped. `blocked`: because of its last request, and
-    not because this machine is slow.
+    not because this machine is slow: it does not run, or has worked for as long as an answer may take.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -68,17 +69,17 @@ class Reader:
         """
         found: list[object] = []
         end = time.monotonic() + total
+        before = self._state()[1]
         for start in range(0, len(requests), BATCH):
             batch = list(requests[start : start + BATCH])
             if not self._send(batch):
                 break
             for _ in batch:
-                began = time.monotonic()
                 line = self._line(limit, end)
                 if not line:
                     self.stuck = True
-                    slow = self._is_running() and time.monotonic() - began < total / 2
-                    self.blocked = self._ended or not slow
+                    is_running, worked = self._state()
+                    self.blocked = self._ended or not is_running or worked - before >= limit
                     return found
                 found.append(records.decode_object(line, "the reader's answer").get("answer"))
         return found
@@ -123,7 +124,7 @@ class Reader:
         due = min(time.monotonic() + limit, end)
         while b"\n" not in self._data:
             left = due - time.monotonic()
-            if left <= 0 and due < end and self._is_running():
+            if left <= 0 and due < end and self._state()[0]:
                 due = end
                 continue
             if not select.select([self._answers], [], [], max(left, 0))[0]:
@@ -139,13 +140,14 @@ class Reader:
         self._data = bytearray(rest)
         return line
 
-    def _is_running(self) -> bool:
-        """Whether the process is running, or ready to run: it is slow then, and nothing blocks it."""
+    def _state(self) -> tuple[bool, float]:
+        """Whether the process runs or is ready to run, so nothing blocks it; and the seconds that it has worked."""
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as stream:
-                return stream.read().rpartition(b") ")[2][:1] == b"R"
+                fields = stream.read().rpartition(b") ")[2].split()
         except OSError:
-            return False
+            return False, 0.0
+        return fields[0] == b"R", (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def _serve(answer: Answer, requests: int, answers: int) -> None:
