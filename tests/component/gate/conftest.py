@@ -82,7 +82,7 @@ def stand_in(folder: pathlib.Path, **settings: str) -> StandIn:
     interpreter = folder / "interpreter"
     fixed = {
         "VGPU_PYTHON": str(interpreter), "VGPU_PYTHON_PATH": "/opt/a:/opt/b", "VGPU_SYSLOG": str(folder / "log"),
-        "VGPU_STDIN_SECONDS": "1",
+        "VGPU_STDIN_SECONDS": "3",
     }  # fmt: skip
     return StandIn(build(folder / "build", **fixed, **settings), interpreter, to)
 
