@@ -78,10 +78,23 @@ class Docker:
         return [str(self.client), "--host", f"unix://{self.directory}/sock"]
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        """A command of docker. A container that is waited for writes to a file: on a busy machine dockerd loses
+        what a program prints that ends at once."""
+        waits = arguments[0] == "run" and IMAGE in arguments and not {"-d", "--detach"} & set(arguments)
+        output = self.directory / f"output-{uuid.uuid4().hex}"
+        if waits:
+            output.touch()
+            output.chmod(0o666)
+            at = arguments.index(IMAGE) + 1
+            command = ("sh", "-c", 'exec "$@" >/output', "sh", *arguments[at:])
+            arguments = ("run", f"--volume={output}:/output", *arguments[1:at], *command)
+        done = subprocess.run(
             [*self._docker(), *arguments], capture_output=True, text=True, check=False, timeout=120,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
+        if waits:
+            done.stdout += output.read_text()
+        return done
 
     def run(
         self, *command: str, pod: str = "", options: tuple[str, ...] = ("--rm",)
