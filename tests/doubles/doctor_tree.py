@@ -63,10 +63,16 @@ class Tree:
         self.write("proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  x\n")
 
     def process(
-        self, pid: int, command: str, namespace: str, nodes: tuple[str, ...] = (), fds: tuple[str, ...] = ()
+        self,
+        pid: int,
+        command: str,
+        namespace: str,
+        nodes: tuple[str, ...] = (),
+        fds: tuple[str, ...] = (),
+        flags: int = 0,
     ) -> None:
         base = f"proc/{pid}"
-        self.write(f"{base}/stat", f"{pid} ({command}) S {'0 ' * 18}77 0\n")
+        self.write(f"{base}/stat", f"{pid} ({command}) S {'0 ' * 5}{flags} {'0 ' * 12}77 0\n")
         self.write(f"{base}/comm", command + "\n")
         self.write(f"{base}/cgroup", "0::/\n")
         for directory in ("ns", "fd", "root/dev"):

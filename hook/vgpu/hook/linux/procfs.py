@@ -10,6 +10,8 @@ import os
 DEAD_STATES = (b"Z", b"X", b"x")
 THREADS_FIELD = 20
 START_TIME_FIELD = 22
+FLAGS_FIELD = 9
+PF_KTHREAD = 0x00200000
 
 
 def start_time(pid: int, proc: str = "/proc") -> int:
@@ -29,6 +31,14 @@ def parent(pid: int, proc: str = "/proc") -> int:
     """The parent's pid; 0 when there is no such process."""
     fields = _stat(pid, proc)
     return int(fields[1]) if len(fields) > 1 else 0
+
+
+def is_kernel_thread(pid: int, proc: str = "/proc") -> bool:
+    """Whether the kernel runs `pid`, without a program. Its mount namespace is the one in which the machine booted, which
+    is not that of pid 1 on every node.
+    """
+    fields = _stat(pid, proc)
+    return len(fields) > FLAGS_FIELD - 3 and bool(int(fields[FLAGS_FIELD - 3]) & PF_KTHREAD)
 
 
 def command(pid: int, proc: str = "/proc") -> str:

@@ -72,12 +72,12 @@ def _label(owner: Claim | None) -> str:
 
 
 def _one_of_each_namespace(proc: str) -> list[int]:
-    """The lowest pid of each mount namespace except the host's."""
+    """The lowest pid of a program in each mount namespace except the host's."""
     found: dict[str, int] = {}
     host = _namespace(proc, 1)
     for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):
         namespace = _namespace(proc, pid)
-        if namespace and namespace != host:
+        if namespace and namespace != host and not procfs.is_kernel_thread(pid, proc):
             found.setdefault(namespace, pid)
     return list(found.values())
 

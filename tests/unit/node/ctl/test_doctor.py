@@ -280,6 +280,7 @@ def test_containers_that_see_what_is_not_theirs(tree: Tree) -> None:
     tree.inventory()
     tree.process(1, "init", "host", ("nvidia0", "nvidia1"))
     tree.process(10, "daemon", "host", ("nvidia0", "nvidia1"))
+    tree.process(2, "kthreadd", "boot", ("nvidia0", "nvidia1"), flags=0x208040)
     tree.process(20, "holder", "share", ("nvidia0", "nvidiactl"))
     tree.process(30, "plain", "other", ("null",))
     card = CardLimit(UUIDS[0], 1 << 30, 20, 20)
