@@ -34,9 +34,7 @@ def parent(pid: int, proc: str = "/proc") -> int:
 
 
 def is_kernel_thread(pid: int, proc: str = "/proc") -> bool:
-    """Whether the kernel runs `pid`, without a program. Its mount namespace is the one in which the machine booted, which
-    is not that of pid 1 on every node.
-    """
+    """Whether `pid` has no program. Its mount namespace is the boot's, which is not that of pid 1 on every node."""
     fields = _stat(pid, proc)
     return len(fields) > FLAGS_FIELD - 3 and bool(int(fields[FLAGS_FIELD - 3]) & PF_KTHREAD)
 
