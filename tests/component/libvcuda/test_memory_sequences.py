@@ -20,7 +20,7 @@ from vgpu.config import limits, usage
 if TYPE_CHECKING:
     from vcuda_boxes import Client, SimBox
 
-OUT_OF_MEMORY = 2
+INVALID_VALUE, OUT_OF_MEMORY = 1, 2
 MIB = 1 << 20
 GIB = 1 << 30
 STEPS = 150
@@ -289,11 +289,11 @@ class History:
             process.holds.append(Hold(hold.memory, kind.get(hold.kind, "imported"), handle, "cuMemRelease KEY"))
 
     def step_export(self, process: Process) -> None:
-        """A file that an importer exports says nothing of the memory (docs/memory-limit.md)."""
-        for hold in self.chosen(process, "physical"):
-            if hold.memory.maker not in self.processes:
-                continue
+        for hold in self.chosen(process, "physical", "imported"):
             line = f"cuMemExportToShareableHandle & {hold.key} {FILE_DESCRIPTOR} 0"
+            if hold.kind == "imported":
+                assert self.ask(process, line)[0] == str(INVALID_VALUE)  # docs/reality.md
+                continue
             file = self.made(process, line) & 0xFFFFFFFF
             process.holds.append(Hold(hold.memory, "export", file, "python os.close(KEY)or(0)"))
 

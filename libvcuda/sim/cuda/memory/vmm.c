@@ -259,7 +259,6 @@ SIM_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *
 	return sim_object_unlock(CUDA_SUCCESS);
 }
 
-/* Imported memory is exported again with the lock of the one that exported it first. */
 static int export_physical(struct sim_physical *physical)
 {
 	if (!sim_physical_backing(physical))
@@ -272,6 +271,7 @@ static int export_physical(struct sim_physical *physical)
 	return sim_share_export(physical->fd, physical->life);
 }
 
+/* As a driver does, it refuses what was imported: docs/reality.md. */
 SIM_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type,
 						 unsigned long long flags)
 {
@@ -280,7 +280,8 @@ SIM_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocati
 	if (result != CUDA_SUCCESS)
 		return result;
 	int fd = -1;
-	if (!(handle->properties.requestedHandleTypes & type))
+	bool is_imported = !handle->charged && handle->life >= 0;
+	if (!(handle->properties.requestedHandleTypes & type) || is_imported)
 		result = CUDA_ERROR_INVALID_VALUE;
 	else if ((fd = export_physical(handle)) < 0)
 		result = CUDA_ERROR_OPERATING_SYSTEM;
