@@ -46,14 +46,13 @@
 #define MAX_CARDS 16
 
 /* spin_ns counts the time in which it runs: a step of more than 20 us is another context's turn on the card. */
-static const char ptx[] =
-	".version 6.0\n.target sm_60\n.address_size 64\n"
-	".visible .entry spin_ns(.param .u64 ns)\n{\n\t.reg .pred %p;\n\t.reg .u64 %a<5>;\n"
-	"\tld.param.u64 %a0, [ns];\n\tmov.u64 %a1, %globaltimer;\n\tmov.u64 %a4, 0;\n"
-	"again:\n\tmov.u64 %a2, %globaltimer;\n\tsub.u64 %a3, %a2, %a1;\n\tmov.u64 %a1, %a2;\n"
-	"\tsetp.gt.u64 %p, %a3, 20000;\n\t@%p bra again;\n\tadd.u64 %a4, %a4, %a3;\n"
-	"\tsetp.lt.u64 %p, %a4, %a0;\n\t@%p bra again;\n\tret;\n}\n"
-	".visible .entry meet_ns(.param .u64 ns, .param .u64 key, .param .u64 parties) { ret; }\n";
+static const char ptx[] = ".version 6.0\n.target sm_60\n.address_size 64\n"
+			  ".visible .entry spin_ns(.param .u64 ns)\n{\n\t.reg .pred %p;\n\t.reg .u64 %a<5>;\n"
+			  "\tld.param.u64 %a0, [ns];\n\tmov.u64 %a1, %globaltimer;\n\tmov.u64 %a4, 0;\n"
+			  "again:\n\tmov.u64 %a2, %globaltimer;\n\tsub.u64 %a3, %a2, %a1;\n\tmov.u64 %a1, %a2;\n"
+			  "\tsetp.gt.u64 %p, %a3, 20000;\n\t@%p bra again;\n\tadd.u64 %a4, %a4, %a3;\n"
+			  "\tsetp.lt.u64 %p, %a4, %a0;\n\t@%p bra again;\n\tret;\n}\n"
+			  ".visible .entry meet_ns(.param .u64 ns, .param .u64 key, .param .u64 parties) { ret; }\n";
 
 static struct {
 	char shape;
