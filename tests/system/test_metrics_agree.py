@@ -51,11 +51,11 @@ def test_eight_containers_agree_with_themselves_and_with_their_cards(site: Site)
     kept = [str(8 + number) for number in range(CONTAINERS)]
     started = [site.start(site.bundle(cores="10", memory="1Gi"), "cudaprobe", "hold", mib, "/end") for mib in kept]
     site.start_daemon()
-    wait_for(lambda: cards_agree(site.node), timeout=120, what=lambda: figures(site.node))
+    wait_for(lambda: cards_agree(site.node), timeout=600, what=lambda: figures(site.node))
     found = {one.id: one.shares[0] for one in last_round(site.node).containers}
     for container in started:
         free = int(pairs(site.execute(container, *INFO))["card0.info_free"])
         context = found[container].memory_by_kind()["driver"]
         assert GIB - free == (found[container].memory_used() or 0) + context, "the one who looks has a context, too"
         site.delete(container)
-    wait_for(lambda: not last_round(site.node).containers, timeout=60, what="the dead are still shown")
+    wait_for(lambda: not last_round(site.node).containers, timeout=600, what="the dead are still shown")

@@ -205,7 +205,7 @@ def test_prometheus_scrapes_the_exporter_and_evaluates_rules_and_panels(exporter
     prometheus = Prometheus(tmp_path, exporter.address)
     try:
         wanted = {"VgpuContainerBeyondLimit", "VgpuCardUnhealthy", "VgpuPluginNotReady"}
-        wait_for(lambda: wanted <= prometheus.firing(), timeout=90, what=prometheus.log.read_text)
+        wait_for(lambda: wanted <= prometheus.firing(), timeout=600, what=prometheus.log.read_text)
         assert prometheus.firing() == wanted
         for query in dashboard_queries():
             found = prometheus.ask("query", query=for_everything(query))

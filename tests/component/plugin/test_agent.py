@@ -24,6 +24,7 @@ from vgpu.config.grants import Grant, Holder
 from vgpu.config.incidents import OUT_OF_MEMORY, STOPPED, Incident
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
+from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.request import pod_record
 from vgpu.node.service.log import Log
 from vgpu.plugin.apiserver import Agent
@@ -91,10 +92,11 @@ class Site:
         except FileNotFoundError:
             return None
 
-    def redeem(self, uid: str = UID, ready: bool = True) -> None:
-        """Write the records that the hook writes when it assigns cards to a pod's container."""
+    def redeem(self, uid: str = UID, ready: bool = True, pause: float = 0) -> None:
+        """Write the records that the hook writes when it assigns cards to a pod's container, in the hook's order."""
         grant = Grant(grants.new_id(), "gpu", 1, 1.0, holder=Holder(uid, "main"), cards=[A])
         grants.write(self.settings.state_dir, grant)
+        time.sleep(pause)
         self.claim(uid, grant.id, ready)
 
     def claim(self, uid: str, grant_id: str, ready: bool) -> None:
@@ -422,8 +424,9 @@ def test_gpu_assigned_once_the_devices_are_handed_over(site: Site) -> None:
     site.server.put_pod("look-alike", NODE, OTHER, LIMITS, annotations, labels)
     site.start()
     wait_for(site.record)
-    site.redeem(ready=False)
     site.agent.handed_over("0" * 32)
+    with Lock(site.settings.run_dir):
+        site.redeem(ready=False, pause=0.3)
     time.sleep(0.3)
     assert site.annotation("p", "nvidia.com/gpu-assigned") == "false"  # the hook is still at work, and may fail
     site.redeem()

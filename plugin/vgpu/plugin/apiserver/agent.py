@@ -18,6 +18,7 @@ from vgpu.config.errors import VgpuError, shown
 from vgpu.config.pods import Pod
 from vgpu.config.request import CORE_LIMITS
 from vgpu.config.settings import Settings
+from vgpu.hook.ledger.lock import Lock
 from vgpu.node.service.log import Conditions, Log
 from vgpu.plugin.apiserver import handover, pod_complaints, pod_incidents, scheduler_protocols
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
@@ -201,6 +202,9 @@ class Agent:
         if not waiting:
             return
         have = handover.pods_with_devices(self.settings.run_dir, self.settings.state_dir)
+        if any(pod.pod.uid in have for pod in waiting):
+            with Lock(self.settings.run_dir):  # a hook at work writes its grants first, and then its claim
+                have = handover.pods_with_devices(self.settings.run_dir, self.settings.state_dir)
         failed: ApiError | None = None
         for pod in waiting:
             try:
