@@ -97,7 +97,7 @@ class Daemon(Process):
     def ask(self, what: str) -> dict[str, Any]:
         """The daemon's answer; {} while it does not run."""
         try:
-            return client.ask(self.node.settings.run_dir, what, 20)
+            return client.ask(self.node.settings.run_dir, what, 300)
         except VgpuError:
             return {}
 
