@@ -312,10 +312,7 @@ class Pod:
             "metadata": {"name": f"pod-{uid[:8]}", "uid": uid, "namespace": "default", "attempt": attempt},
             "log_directory": str(self.logs),
             "annotations": annotations,
-            "linux": {
-                "cgroup_parent": self.cgroup,
-                "security_context": {"namespace_options": {"network": "NODE"}},
-            },
+            "linux": {"cgroup_parent": self.cgroup, "security_context": {"namespace_options": {"network": "NODE"}}},
         }
 
     def run(self) -> Pod:

@@ -104,10 +104,7 @@ class DeviceManager:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        active: Callable[[], set[str]],
-        order: Callable[[list[str]], list[str]] = sorted,
+        self, directory: Path, active: Callable[[], set[str]], order: Callable[[list[str]], list[str]] = sorted
     ) -> None:
         self.directory = directory
         self.active = active

@@ -12,16 +12,7 @@ MEMORY = (
     "limit", "kinds", "on_sim", "contexts", "shared_memory", "virtual_memory", "newer_kinds", "graph_memory",
     "memory_sequences",
 )  # fmt: skip
-RACES = (
-    "halted_calls",
-    "processes",
-    "host_figure",
-    "races",
-    "nvml",
-    "video",
-    "bad_input",
-    "lifecycle",
-)
+RACES = ("halted_calls", "processes", "host_figure", "races", "nvml", "video", "bad_input", "lifecycle")
 SHARES = ("cores_calls", "late_launches", "on_sim", "time_slices_borrowed", "change_cost")
 MORE_SHARES = (
     "cores_live", "cores_cases", "time_slices", "time_slices_processes", "time_slices_pauses",

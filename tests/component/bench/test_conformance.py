@@ -28,10 +28,7 @@ def test_columns_are_chosen_and_described(bench: Any, monkeypatch: pytest.Monkey
 def test_scenarios_differ_by_the_limiter_only(bench: Any) -> None:
     for row in bench.rows.ROWS:
         for scenario in row.scenarios(2):
-            ours, free = (
-                bench.columns.Column("libvcuda").of(scenario),
-                bench.columns.Column("none").of(scenario),
-            )
+            ours, free = (bench.columns.Column("libvcuda").of(scenario), bench.columns.Column("none").of(scenario))
             assert (ours.tenants, ours.window, ours.seed) == (free.tenants, free.window, free.seed)
             assert (ours.limiter, free.limiter, free.lender) == ("libvcuda", "none", False)
 

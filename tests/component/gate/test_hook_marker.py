@@ -178,10 +178,7 @@ def test_spellings_of_config_json(hook: Run, gate: Any, config: bytes, expected:
     assert verdict(hook({}, config=config), gate) == expected
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["plain", "with space", 'quo"te\\', "amp&<>", "ümläut", "emoji😀", "new\nline"],
-)
+@pytest.mark.parametrize("name", ["plain", "with space", 'quo"te\\', "amp&<>", "ümläut", "emoji😀", "new\nline"])
 @pytest.mark.parametrize("ascii_only", [True, False])
 def test_the_bundles_path_is_read_as_json(
     hook: Run, gate: Any, bundle: pathlib.Path, name: str, ascii_only: bool

@@ -114,9 +114,7 @@ def test_kernels_that_wait_for_each_other_among_tenants(bench: Any, duration: in
     pair = [{"kernel": f"fixed:{duration}", "meet": 7, "parties": 2, "card": card, "wait": 0} for card in (0, 1)]
     flood = [{"kernel": "fixed:2000000", "card": card, "wait": 0} for card in (0, 1)]
     tenants = [bench.scenario.Tenant(50, pair), bench.scenario.Tenant(50, flood)]
-    (outcome,) = bench.workers.run_all(
-        [bench.scenario.Scenario(tenants, WINDOW, profile="a100x2", every=SECOND // 2)],
-    )
+    (outcome,) = bench.workers.run_all([bench.scenario.Scenario(tenants, WINDOW, profile="a100x2", every=SECOND // 2)])
     looks = len(outcome.at) - 1
     for tenant in range(2):
         assert all(outcome.share(tenant, look, look + 1) / 2 > 0.2 for look in range(looks))

@@ -57,13 +57,7 @@ def two_cards(sim_box: Callable[..., SimBox]) -> SimBox:
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        in_c,
-        in_musl,
-        pytest.param(in_go, marks=pytest.mark.long),
-        pytest.param(in_rust, marks=pytest.mark.long),
-    ],
+    "make", [in_c, in_musl, pytest.param(in_go, marks=pytest.mark.long), pytest.param(in_rust, marks=pytest.mark.long)]
 )
 @pytest.mark.parametrize("order", ["0,1", "1,0"])
 def test_a_program_gets_the_limit_of_each_card(two_cards: SimBox, tmp_path: Path, make: Make, order: str) -> None:

@@ -37,10 +37,7 @@ def test_exactly_the_hooks_and_the_known_names_are_exported(library: str, hooks:
 def test_the_list_for_programs_has_the_same_names(library: str, hooks: str, names: str) -> None:
     file = {"libcuda.so.1": "vcuda.json", "libnvidia-ml.so.1": "vcuda_nvml.json"}[library]
     content = json.loads((LIBRARIES / file).read_text())
-    assert content == {
-        "hooked": sorted(listed(hooks)),
-        "known": sorted(recorded_drivers.functions(names)),
-    }
+    assert content == {"hooked": sorted(listed(hooks)), "known": sorted(recorded_drivers.functions(names))}
 
 
 @pytest.mark.parametrize("library", NAMES)

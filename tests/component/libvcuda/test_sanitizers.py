@@ -22,10 +22,7 @@ SAMPLE = (
 LEFT_OUT = ("test_products", "test_sanitizers", "test_fuzz", "test_unknown_functions", "test_cores")
 ALL = " and ".join(f"not {name}" for name in LEFT_OUT)
 #: The locks of AddressSanitizer's allocator may stay locked in a child of a threaded process; glibc's do not.
-NOT_UNDER = {
-    "address,undefined": " and not (test_lifecycle and forks)",
-    "thread": "",
-}
+NOT_UNDER = {"address,undefined": " and not (test_lifecycle and forks)", "thread": ""}
 
 
 def build(sanitizers: str) -> Path:

@@ -37,10 +37,7 @@ def test_structures_match(simctl: ModuleType, repository: Path, tmp_path: Path) 
     source = tmp_path / "layout.c"
     source.write_text('#include <stdio.h>\n#include "state/state.h"\nint main(void) {\n' + "\n".join(lines) + "\n}\n")
     program = tmp_path / "layout"
-    subprocess.run(
-        ["gcc", "-std=gnu11", "-I", repository / "libvcuda" / "sim", source, "-o", program],
-        check=True,
-    )
+    subprocess.run(["gcc", "-std=gnu11", "-I", repository / "libvcuda" / "sim", source, "-o", program], check=True)
     printed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     assert printed.splitlines() == expected
 

@@ -66,11 +66,7 @@ def stream(priority: int = 0) -> ctypes.c_void_p:
 
 
 def launch(
-    ns: int,
-    queue: ctypes.c_void_p | None = None,
-    card: int = 0,
-    meet: tuple[int, int] = (),
-    grid: int = 4096,
+    ns: int, queue: ctypes.c_void_p | None = None, card: int = 0, meet: tuple[int, int] = (), grid: int = 4096
 ) -> None:
     kernel = kernels[card]["meet_ns" if meet else "spin_ns"]
     values = [ctypes.c_uint64(value) for value in (ns, *meet)]

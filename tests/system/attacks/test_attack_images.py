@@ -178,11 +178,7 @@ def test_an_image_of_many_files(site: Site, neighbour: Neighbour, attack: Attack
 def test_huge_annotations(site: Site, neighbour: Neighbour, attack: Attack) -> None:
     odd = {"vgpu.io/cores": "9" * 100_000, "vgpu.io/" + "x" * 100_000: "1", "vgpu.io/cores\n": "30", "vgpu.io/": "\0"}
     many = {f"vgpu.io/x{number}": "y" * 100 for number in range(attack.amount(50_000, 5_000))}
-    for extra in (
-        *({key: value} for key, value in odd.items()),
-        many,
-        {"big": "z" * (12 << 20), "vgpu.io/cores": "1"},
-    ):
+    for extra in (*({key: value} for key, value in odd.items()), many, {"big": "z" * (12 << 20), "vgpu.io/cores": "1"}):
         share = site.bundle()
         share.config["annotations"].update(extra)
         found = site.rounds(share, 1)

@@ -106,9 +106,7 @@ ASKS = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 1024}
 @pytest.mark.parametrize("asking", [("main", "side"), ()])
 def test_volcano(asking: tuple[str, ...]) -> None:
     subject = pod(
-        volcano(f"{A},NVIDIA,1024,50:;{B},NVIDIA,1024,50:"),
-        init=("setup",),
-        limits=dict.fromkeys(asking, ASKS),
+        volcano(f"{A},NVIDIA,1024,50:;{B},NVIDIA,1024,50:"), init=("setup",), limits=dict.fromkeys(asking, ASKS)
     )
     assert cards_of(subject) == {"main": (Chosen(A, -1, 50, 1024 * MIB),), "side": (Chosen(B, -1, 50, 1024 * MIB),)}
 

@@ -36,10 +36,7 @@ def test_amounts(limits: dict[str, int], cores: int, memory: int, percent: int) 
         ({"nvidia.com/gpucores": 101}, "nvidia.com/gpucores: expected at most 100, found 101"),
         ({"nvidia.com/gpumem-percentage": 200}, "nvidia.com/gpumem-percentage: expected at most 100"),
         ({"nvidia.com/gpumem": 1 << 40}, "nvidia.com/gpumem: expected at most"),
-        (
-            {"nvidia.com/gpumem": 1, "volcano.sh/vgpu-memory": 2},
-            "gpumem: 1 and volcano.sh/vgpu-memory: 2",
-        ),
+        ({"nvidia.com/gpumem": 1, "volcano.sh/vgpu-memory": 2}, "gpumem: 1 and volcano.sh/vgpu-memory: 2"),
     ],
 )
 def test_absurd_and_contradictory_limits(limits: dict[str, int], text: str) -> None:

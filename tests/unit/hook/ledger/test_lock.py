@@ -16,10 +16,7 @@ from vgpu.hook.ledger.lock import Lock
 def test_a_lock_that_is_held_for_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_module, "TIMEOUT", 0.05)
     with Lock(str(tmp_path)):
-        with (
-            pytest.raises(VgpuError, match=r"ledger\.lock.*held by another process"),
-            Lock(str(tmp_path)),
-        ):
+        with pytest.raises(VgpuError, match=r"ledger\.lock.*held by another process"), Lock(str(tmp_path)):
             pass
         with pytest.raises(BlockingIOError), Lock(str(tmp_path), wait=False):
             pass

@@ -121,10 +121,7 @@ def test_what_would_be_wrong_is_not_written(source: Path, tmp_path: Path, scalin
         ('{"nodeConfig": [5]}', "entry 1: expected a node's name"),
         ('{"nodeConfig": [{}]}', "entry 1: expected a node's name"),
         ('{"nodeConfig": [{"name": "a"}, {"name": "a"}]}', "entry 2: expected a node's name, once each"),
-        (
-            '{"nodeConfig": [{"name": "a", "deviceMemoryScaling": "x"}]}',
-            r"entry 1 \(a\): deviceMemoryScaling",
-        ),
+        ('{"nodeConfig": [{"name": "a", "deviceMemoryScaling": "x"}]}', r"entry 1 \(a\): deviceMemoryScaling"),
         ('{"nodeConfig": [{"name": "a", "deviceMemoryScaling": true}]}', "expected a number"),
         ('{"nodeconfig": [{"name": "a", "devicesplitcount": 1.5}]}', "expected a whole number"),
         ('{"data": {"config.json": 5}}', "a list under nodeConfig"),

@@ -22,8 +22,7 @@ from vgpu.node.runtimes.verify import FAILURE, OK, PROVEN, UNPROVEN, WARNING, WR
 
 
 @pytest.mark.parametrize(
-    ("statuses", "result"),
-    [((OK,), PROVEN), ((OK, WARNING), UNPROVEN), ((WARNING, FAILURE, OK), WRONG)],
+    ("statuses", "result"), [((OK,), PROVEN), ((OK, WARNING), UNPROVEN), ((WARNING, FAILURE, OK), WRONG)]
 )
 def test_result(statuses: tuple[str, ...], result: str) -> None:
     assert Proof([(status, "") for status in statuses]).result == result
