@@ -32,14 +32,10 @@ def worst(shares: tuple[int, int], outcome: Outcome) -> float:
 
 
 def measure(workers: Workers, runs: int) -> list[Result]:
-    cells = [(name, shares, run) for name in CELLS for shares in SHARES for run in range(runs)]
-    outcomes = workers.run_all(scenario(CELLS[name], shares, run) for name, shares, run in cells)
     results = []
-    for name in CELLS:
-        errors = [
-            max(worst(shares, got) for (of, shares, at), got in zip(cells, outcomes) if (of, at) == (name, run))
-            for run in range(runs)
-        ]
+    for name, load in CELLS.items():
+        found = workers.by_run(runs, SHARES, lambda shares, run, load=load: scenario(load, shares, run))
+        errors = [max(map(worst, SHARES, outcomes)) for outcomes in found]
         what = f"a tenant on two cards ({name}) beside one on the first: worst error of a share"
         results.append(Result.of(f"cores.cards.{name}_percent", "percent", 5, errors, what))
     return results

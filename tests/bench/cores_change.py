@@ -23,25 +23,18 @@ ROUNDS: Load = {"kernel": "fixed:1000000", "launches": 4}
 
 
 def measure(workers: Workers, runs: int, processes: tuple[int, ...] = PROCESSES) -> list[Result]:
-    asked = [(change, loads, run) for run in range(runs) for change, loads in _cases(run, processes)]
-    outcomes = workers.run_all(scenario(*one) for one in asked)
-    figures = [
-        max(_late_ms(outcome, change[1]) for (change, _, of), outcome in zip(asked, outcomes) if of == run)
-        for run in range(runs)
+    asked = [
+        *((change, lambda run: LOADS[run % 2]) for change in STEPS[:4]),
+        *((change, lambda _, count=count: [FLOOD] * count) for change in STEPS for count in processes),
+        *((change, lambda _, count=count: [ROUNDS] * count) for change in FREE for count in processes),
     ]
+    found = workers.by_run(runs, asked, lambda case, run: scenario(case[0], case[1](run), run))
+    figures = [max(_late_ms(outcome, change[1]) for (change, _), outcome in zip(asked, outcomes)) for outcomes in found]
     what = (
         f"shares changed by {(*STEPS, *FREE)}, with up to {processes[-1]} processes: "
         "time until the tenant gets the new one over the next 100 ms, the longest"
     )
     return [Result.of("cores.change_ms", "ms", 100, figures, what)]
-
-
-def _cases(run: int, processes: tuple[int, ...]) -> list[tuple[tuple[int, int], list[Load]]]:
-    return [
-        *((change, LOADS[run % 2]) for change in STEPS[:4]),
-        *((change, [FLOOD] * count) for change in STEPS for count in processes),
-        *((change, [ROUNDS] * count) for change in FREE for count in processes),
-    ]
 
 
 def scenario(change: tuple[int, int], loads: list[Load], run: int) -> Scenario:

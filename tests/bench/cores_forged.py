@@ -41,10 +41,7 @@ def lost_points(outcome: Outcome) -> float:
 
 
 def measure(workers: Workers, runs: int) -> list[Result]:
-    asked = lies(workers.card())
-    found = workers.run_all(scenario(lie, run) for run in range(runs) for lie in asked.values())
-    lost = [
-        max(lost_points(outcome) for outcome in found[run * len(asked) : (run + 1) * len(asked)]) for run in range(runs)
-    ]
+    asked = list(lies(workers.card()).values())
+    lost = [max(map(lost_points, outcomes)) for outcomes in workers.by_run(runs, asked, scenario)]
     what = f"beside a tenant that launches 20 us each ms and forges locks ({len(asked)} ways): points lost of 50"
     return [Result.of("cores.forged.neighbour_points", "points", 5, lost, what)]

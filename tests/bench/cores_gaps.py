@@ -64,18 +64,12 @@ def evenness(got: Outcome, reference: Outcome) -> float:
     return jain([one / of for one, of in zip(got.shares, reference.shares)])
 
 
-def outcomes(
-    workers: Workers, asked: Sequence[Cell], runs: int, limiter: str, is_soft: bool, window: int
-) -> list[list[Outcome]]:
-    """By run, then by cell."""
-    flat = workers.run_all(cell.scenario(run, limiter, is_soft, window) for run in range(runs) for cell in asked)
-    return [flat[run * len(asked) : (run + 1) * len(asked)] for run in range(runs)]
-
-
-def measure(workers: Workers, runs: int, asked: Sequence[Cell], window: int = WINDOW) -> list[Result]:
+def measure(
+    workers: Workers, runs: int, asked: Sequence[Cell] = tuple(corners()), window: int = WINDOW
+) -> list[Result]:
     hard, soft, ideal, free = (
-        outcomes(workers, asked, runs, limiter, is_soft, window)
-        for limiter, is_soft in (("libvcuda", False), ("libvcuda", True), ("ideal", False), ("none", False))
+        workers.by_run(runs, asked, lambda cell, run, mode=mode: cell.scenario(run, *mode, window))
+        for mode in (("libvcuda", False), ("libvcuda", True), ("ideal", False), ("none", False))
     )
     shares = range(runs)
     least = [min(map(efficiency, hard[run], ideal[run])) for run in shares]
@@ -89,10 +83,6 @@ def measure(workers: Workers, runs: int, asked: Sequence[Cell], window: int = WI
         ),
         Result.at_least("cores.gaps.jain", 0.99, even, what + "Jain's index of got / got under `ideal`, the lowest"),
     ]
-
-
-def measure_corners(workers: Workers, runs: int) -> list[Result]:
-    return measure(workers, runs, corners())
 
 
 def measure_whole(workers: Workers, runs: int) -> list[Result]:

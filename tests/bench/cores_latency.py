@@ -126,7 +126,9 @@ def measure_cells(workers: Workers, runs: int, asked: Sequence[Cell], requests: 
     return [Measured(cell, *found[3 * number : 3 * number + 3]) for number, cell in enumerate(asked)]
 
 
-def measure(workers: Workers, runs: int, asked: Sequence[Cell], requests: int = REQUESTS) -> list[Result]:
+def measure(
+    workers: Workers, runs: int, asked: Sequence[Cell] = tuple(corners()), requests: int = REQUESTS
+) -> list[Result]:
     measured = measure_cells(workers, runs, asked, requests)
     worst = max(measured, key=lambda one: one.excess_ms)
     slowest = max((one for one in measured if one.cell.longest <= MS), key=lambda one: one.ratio_none)
@@ -161,10 +163,6 @@ def _on_the_wall(scenario: Scenario) -> Scenario:
     service, *neighbours = scenario.tenants
     probed = dataclasses.replace(service, loads=[*service.loads, {"probe": PROBE}])
     return dataclasses.replace(scenario, tenants=[probed, *neighbours], window=WALL_WINDOW, clock="wall")
-
-
-def measure_corners(workers: Workers, runs: int) -> list[Result]:
-    return measure(workers, runs, corners())
 
 
 def measure_whole(workers: Workers, runs: int) -> list[Result]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cores_scenario import MS, SECOND, Load, Outcome, Scenario, Tenant
+from cores_scenario import MS, SECOND, Load, Scenario, Tenant
 from cores_workers import Workers
 from results import Result
 
@@ -26,15 +26,11 @@ def scenario(owner: Load, length: int, run: int, limiter: str = "libvcuda") -> S
     return Scenario(tenants, (SECOND, SECOND + length), limiter, seed=run + 1, lender=limiter == "libvcuda")
 
 
-def outcomes(workers: Workers, runs: int, limiter: str) -> list[list[Outcome]]:
-    """By run, then by owner."""
-    asked = owners()
-    flat = workers.run_all(scenario(*owner, run, limiter) for run in range(runs) for owner in asked)
-    return [flat[run * len(asked) : (run + 1) * len(asked)] for run in range(runs)]
-
-
 def measure(workers: Workers, runs: int) -> list[Result]:
-    got, free, ideal = (outcomes(workers, runs, limiter) for limiter in ("libvcuda", "none", "ideal"))
+    got, free, ideal = (
+        workers.by_run(runs, owners(), lambda owner, run, limiter=limiter: scenario(*owner, run, limiter))
+        for limiter in ("libvcuda", "none", "ideal")
+    )
     used = [min(sum(one.shares) / sum(of.shares) for one, of in zip(got[run], free[run])) for run in range(runs)]
     owned = [min(one.share(0) / of.share(0) for one, of in zip(got[run], ideal[run])) for run in range(runs)]
     what = "owners on and off every 50 ms, 1 s and 10 s, and a service of 5 percent, beside a tenant who borrows: "

@@ -60,12 +60,11 @@ def worst_percent(cell: Cell, outcome: Outcome) -> float:
     return worst
 
 
-def measure(workers: Workers, runs: int, asked: Sequence[Cell], length: int = LENGTH) -> list[Result]:
-    outcomes = workers.run_all(cell.scenario(run, length=length) for run in range(runs) for cell in asked)
-    worst = [
-        max(worst_percent(cell, outcomes[run * len(asked) + number]) for number, cell in enumerate(asked))
-        for run in range(runs)
-    ]
+def measure(
+    workers: Workers, runs: int, asked: Sequence[Cell] = tuple(corners()), length: int = LENGTH
+) -> list[Result]:
+    found = workers.by_run(runs, asked, lambda cell, run: cell.scenario(run, length=length))
+    worst = [max(map(worst_percent, asked, outcomes)) for outcomes in found]
     what = (
         "kernels of 150 ms to 2 s beside 1 ms, windows of 60 s from every second: |error| beyond a kernel, of the share"
     )
@@ -93,10 +92,6 @@ def _start(workers: Workers, runs: int) -> list[Result]:
         "eight tenants of 12 with kernels of 150 ms, the first 10 s: time with nothing on the card while one was owed"
     )
     return [Result.of("cores.start.idle_ms", "ms", 20, idle, what)]
-
-
-def measure_corners(workers: Workers, runs: int) -> list[Result]:
-    return measure(workers, runs, corners())
 
 
 def measure_whole(workers: Workers, runs: int) -> list[Result]:

@@ -19,19 +19,8 @@ LAUNCH, GRAPH, SYNCHRONIZE = 4_000, 6_000, 2_000  #: what the calls cost in the 
 NEVER = 1 << 62
 MASK = (1 << 64) - 1
 MODELLED = {
-    "kernel",
-    "launches",
-    "wait",
-    "gap",
-    "rounds",
-    "streams",
-    "threads",
-    "graph",
-    "begin",
-    "on",
-    "off",
-    "arrivals",
-}
+    "kernel", "launches", "wait", "gap", "rounds", "streams", "threads", "graph", "begin", "on", "off", "arrivals",
+}  # fmt: skip
 
 
 class Durations:

@@ -15,7 +15,8 @@ class Quota:
 
     def __init__(self, name: str, percent: int, groups: Path = GROUPS) -> None:
         quota = percent * PERIOD_US // 100
-        is_unified = "cpu" in _words(groups / "cgroup.controllers")
+        controllers = groups / "cgroup.controllers"
+        is_unified = controllers.exists() and "cpu" in controllers.read_text().split()
         self.path = (groups if is_unified else groups / "cpu") / name
         self.path.mkdir()
         if is_unified:
@@ -23,7 +24,8 @@ class Quota:
         else:
             (self.path / "cpu.cfs_period_us").write_text(str(PERIOD_US))
             (self.path / "cpu.cfs_quota_us").write_text(str(quota))
-            _allow_realtime(self.path)
+            with contextlib.suppress(OSError):  # a group without real time: the card of libvcuda/sim/state/realtime.h
+                (self.path / "cpu.rt_runtime_us").write_text(str(REALTIME_US))
 
     def add(self, pid: int) -> None:
         (self.path / "cgroup.procs").write_text(str(pid))
@@ -32,13 +34,3 @@ class Quota:
         """Remove the group, whose processes have ended."""
         with contextlib.suppress(FileNotFoundError):
             self.path.rmdir()
-
-
-def _allow_realtime(path: Path) -> None:
-    """Version 1 refuses real time to a group that has none: the card of libvcuda/sim/state/realtime.h."""
-    with contextlib.suppress(OSError):
-        (path / "cpu.rt_runtime_us").write_text(str(REALTIME_US))
-
-
-def _words(path: Path) -> list[str]:
-    return path.read_text().split() if path.exists() else []

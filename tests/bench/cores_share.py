@@ -74,10 +74,9 @@ def errors(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> Errors:
 def measure(workers: Workers, runs: int, chosen: Sequence[Cell] | None = None, kernels: int = KERNELS) -> list[Result]:
     """Measure all cells on the virtual clock."""
     asked = list(chosen or cells())
-    scenarios = [cell.scenario(run, kernels=kernels) for run in range(runs) for cell in asked]
-    outcomes = workers.run_all(scenarios)
-    of_runs = [errors(asked, outcomes[run * len(asked) : (run + 1) * len(asked)]) for run in range(runs)]
-    if any(outcome.stolen for outcome in outcomes):
+    found = workers.by_run(runs, asked, lambda cell, run: cell.scenario(run, kernels=kernels))
+    of_runs = [errors(asked, outcomes) for outcomes in found]
+    if any(outcome.stolen for outcomes in found for outcome in outcomes):
         raise BenchError("the virtual clock passed over a running thread that slept elsewhere or was killed")
     what = f"{len(asked)} cells: targets x durations x processes, windows of at least {kernels} kernels; "
     results = [

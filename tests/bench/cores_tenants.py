@@ -49,9 +49,12 @@ def measure(workers: Workers, runs: int) -> list[Result]:
     for run in range(runs):
         of_run = [number for number, (_, of) in enumerate(asked) if of == run]
         worst.append(max(_worst(asked[number][0], limited[number]) for number in of_run))
-        fairness.append(min(_fairness(asked[number][0], limited[number]) for number in of_run))
+        fairness.append(
+            min(jain([got / of for got, of in zip(limited[number].shares, asked[number][0])]) for number in of_run)
+        )
         throughput.append(min(sum(limited[number].shares) / sum(free[number].shares) for number in of_run))
-        ratio.append(next(_ratio(limited[number]) for number in of_run if asked[number][0] == (10, 90)))
+        first, second = next(limited[number].shares for number in of_run if asked[number][0] == (10, 90))
+        ratio.append(second / first)
     what = f"{len(NODES)} nodes of two to eight tenants whose shares add up to 100"
     return [
         Result.of("cores.tenants.worst_percent", "percent", 3, worst, f"{what}: worst error of a tenant's share"),
@@ -67,14 +70,6 @@ def measure(workers: Workers, runs: int) -> list[Result]:
 
 def _worst(shares: Sequence[int], outcome: Outcome) -> float:
     return max(error_percent(got, share) for got, share in zip(outcome.shares, shares))
-
-
-def _fairness(shares: Sequence[int], outcome: Outcome) -> float:
-    return jain([got / share for got, share in zip(outcome.shares, shares)])
-
-
-def _ratio(outcome: Outcome) -> float:
-    return outcome.shares[1] / outcome.shares[0]
 
 
 def measure_neighbours(workers: Workers, runs: int) -> list[Result]:

@@ -13,15 +13,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from queue import Empty, Queue
+from typing import TypeVar
 
 import nodes
 from checkout import BUILD, LIBRARIES
 from cores_scenario import Outcome, Scenario
 from results import BenchError
 
+Cell = TypeVar("Cell")
 WORKER = Path(__file__).with_name("cores_worker.py")
 
 
@@ -64,6 +66,13 @@ class Workers:
 
     def run(self, scenario: Scenario) -> Outcome:
         return self.run_all([scenario])[0]
+
+    def by_run(
+        self, runs: int, cells: Sequence[Cell], scenario: Callable[[Cell, int], Scenario]
+    ) -> list[list[Outcome]]:
+        """The outcomes of each run, in the order of the cells; `scenario` is of a cell and a run's number."""
+        outcomes = self.run_all(scenario(cell, run) for run in range(runs) for cell in cells)
+        return [outcomes[run * len(cells) : (run + 1) * len(cells)] for run in range(runs)]
 
     def run_all(self, scenarios: Iterable[Scenario]) -> list[Outcome]:
         """The outcomes in the order of the scenarios."""

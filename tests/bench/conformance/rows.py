@@ -58,14 +58,6 @@ def worst_error(got: Outcomes, _: Outcomes) -> float:
     return max(error_percent(share, target) for share, target in pairs)
 
 
-def efficiency(got: Outcomes, reference: Outcomes) -> float:
-    return min(map(cores_gaps.efficiency, got, reference))
-
-
-def evenness(got: Outcomes, reference: Outcomes) -> float:
-    return min(map(cores_gaps.evenness, got, reference))
-
-
 def services(run: int) -> list[Scenario]:
     """Each cell without neighbours, then beside them."""
     return [cell.scenario(run, is_alone=is_alone, requests=REQUESTS) for cell in SERVICES for is_alone in (True, False)]
@@ -112,46 +104,18 @@ def gaps(run: int) -> list[Scenario]:
 
 ROWS = (
     Row("share.error", "percent", "floods of 1 ms, shares that add up to 100: the worst error", floods, worst_error),
-    Row(
-        "gaps.efficiency",
-        "ratio",
-        "programs that pause: card time / under ideal, the lowest",
-        gaps,
-        efficiency,
-        "ideal",
-    ),
-    Row(
-        "gaps.jain",
-        "ratio",
-        "programs that pause: Jain's index of got / under ideal, the lowest",
-        gaps,
-        evenness,
-        "ideal",
-    ),
+    Row("gaps.efficiency", "ratio", "programs that pause: card time / under ideal, the lowest", gaps,
+        lambda got, reference: min(map(cores_gaps.efficiency, got, reference)), "ideal"),
+    Row("gaps.jain", "ratio", "programs that pause: Jain's index of got / under ideal, the lowest", gaps,
+        lambda got, reference: min(map(cores_gaps.evenness, got, reference)), "ideal"),
     Row("latency.excess", "ms", "services beside floods: p99 beyond p99 alone and one kernel", services, excess_ms),
     Row("latency.ratio", "ratio", "the same: p99 / without a limiter, kernels of 1 ms", services, p99_ratio, "none"),
-    Row(
-        "long.error",
-        "percent",
-        "500 ms beside 1 ms at 50 and 50, a minute: error beyond one kernel",
-        lambda run: [LONG.scenario(run, length=62 * SECOND)],
-        lambda got, _: cores_long.worst_percent(LONG, got[0]),
-    ),
-    Row(
-        "start.idle",
-        "ms",
-        "eight of 12 with 150 ms kernels: idle in the first 10 s while one was owed",
-        lambda run: [cores_long.crowd(run)],
-        idle_ms,
-    ),
+    Row("long.error", "percent", "500 ms beside 1 ms at 50 and 50, a minute: error beyond one kernel",
+        lambda run: [LONG.scenario(run, length=62 * SECOND)], lambda got, _: cores_long.worst_percent(LONG, got[0])),
+    Row("start.idle", "ms", "eight of 12 with 150 ms kernels: idle in the first 10 s while one was owed",
+        lambda run: [cores_long.crowd(run)], idle_ms),
     Row("many.delivered", "ratio", "64 floods of share 1: card time, of 64 percent", many, delivered),
     Row("many.wait", "ms", "the same: the longest time without any, while owed", many, longest_wait_ms),
-    Row(
-        "loans.utilization",
-        "ratio",
-        "owners who come and go: card time / without a limiter, the lowest",
-        loans,
-        lambda got, free: min(sum(one.shares) / sum(of.shares) for one, of in zip(got, free)),
-        "none",
-    ),
-)
+    Row("loans.utilization", "ratio", "owners who come and go: card time / without a limiter, the lowest", loans,
+        lambda got, free: min(sum(one.shares) / sum(of.shares) for one, of in zip(got, free)), "none"),
+)  # fmt: skip
