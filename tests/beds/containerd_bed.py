@@ -228,7 +228,7 @@ address = "{self.socket}.ttrpc"
 
     def _cdi(self) -> str:
         """Nothing for a containerd without CDI."""
-        if not self.has_cdi:
+        if self.version.startswith("1.6"):
             return ""
         specs = self.directory / "cdi"
         specs.mkdir()
@@ -237,10 +237,6 @@ address = "{self.socket}.ttrpc"
 
     def _cni(self, section: str) -> str:
         return f'[{section}.cni]\nbin_dir = "{CNI}"\nconf_dir = "{self.network}"\n' if self.network else ""
-
-    @property
-    def has_cdi(self) -> bool:
-        return not self.version.startswith("1.6")
 
     def _handlers(self, section: str) -> str:
         runc = self._runc()

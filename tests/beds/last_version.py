@@ -36,7 +36,7 @@ def make(debs: list[Path], directory: Path) -> list[Path]:
         tree = _unpacked(deb, directory / "tree")
         for name, before in changed:
             changed[name, before] += sum(
-                _replace(source, rf"\b{re.escape(name)}\b", before) for source in _sources(tree)
+                _replace(source, rf"\b{re.escape(name)}\b", before) for source in (tree / PYTHON).parent.rglob("*.py")
             )
         _replace(tree / "DEBIAN/control", rf"(?<= ){re.escape(version)}(?=$|\))", VERSION)
         if (tree / PYTHON / "vgpu/config").exists():
@@ -46,10 +46,6 @@ def make(debs: list[Path], directory: Path) -> list[Path]:
         made.append(_packed(tree, directory / f"last-{deb.name}"))
     assert min(changed.values()) > 5, f"another name of the hook is in more of its modules: {changed}"
     return made
-
-
-def _sources(tree: Path) -> list[Path]:
-    return list((tree / PYTHON).parent.rglob("*.py"))
 
 
 def _without_key(tree: Path) -> None:

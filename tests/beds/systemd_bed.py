@@ -123,6 +123,20 @@ class Bed:
             raise BedError(f"{shlex.join(arguments)}: {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout
 
+    def write(self, path: str, content: str) -> None:
+        self.call("sh", "-c", f"mkdir -p $(dirname {path}) && cat > {path} <<'END'\n{content}\nEND")
+
+    def simulate_driver(self, driver: Path, sim: Path, *units: str) -> None:
+        """Show the simulated driver, which lies below /tmp here, to packaged units; their rest is as it ships."""
+        self.write(
+            "/etc/vgpu/config.yaml", f"driver: {{root: {driver}, dev_root: {driver}/dev, proc_root: {driver}/proc}}"
+        )
+        lines = (
+            f"PrivateTmp=no\nEnvironment=VGPU_SIM_DIR={sim} VGPU_SIM_DEVICE_NODES=0\nReadWritePaths={driver}/dev {sim}"
+        )
+        for unit in units:
+            self.write(f"/etc/systemd/system/{unit}.service.d/sim.conf", f"[Service]\n{lines}")
+
     def _start(self, lower: Path, binds: list[Path]) -> None:
         self.scratch.mkdir(parents=True)
         (self.scratch / "bed.target").write_text(TARGET)

@@ -13,38 +13,13 @@ from pathlib import Path
 
 MULTIARCH = f"{os.uname().machine}-linux-gnu"
 APPLETS = (
-    "sh",
-    "ls",
-    "cat",
-    "sleep",
-    "echo",
-    "env",
-    "test",
-    "true",
-    "id",
-    "stat",
-    "head",
-    "mount",
-    "readlink",
-    "kill",
+    "sh", "ls", "cat", "sleep", "echo", "env", "test", "true", "id", "stat", "head", "mount", "readlink", "kill",
     "mknod",
-)
+)  # fmt: skip
 DIRECTORIES = (
-    "dev",
-    "proc",
-    "sys",
-    "tmp",
-    "etc",
-    "root",
-    "run",
-    "usr/bin",
-    "usr/sbin",
-    "usr/lib",
-    "usr/lib64",
-    "usr/local",
-    "var",
-    "run/vgpu-sim",
-)
+    "dev", "proc", "sys", "tmp", "etc", "root", "run", "usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/local",
+    "var", "run/vgpu-sim",
+)  # fmt: skip
 GLIBC = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
 KINDS = ("debian", "redhat", "musl")
 

@@ -35,6 +35,8 @@ class Tree:
         )  # fmt: skip
         for name in ("run/vgpu", "proc", "dev", "vcuda"):
             (path / name).mkdir(parents=True)
+        self.write("proc/self/mountinfo", "30 20 0:27 / /cgroup rw - cgroup2 cgroup2 rw\n")
+        (path / "cgroup").mkdir()
         self.config = str(path / "config.json")
         records.write(self.config, self.settings.record())
         self.context = CheckContext(

@@ -6,7 +6,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from click.testing import CliRunner, Result
+
+from vgpu.config import records
 from vgpu.config.settings import Settings
+from vgpu.node.ctl.inventory import inventory
 
 VERSION = "550.54.15"
 UVM_MAJOR = 511
@@ -137,3 +141,9 @@ class DriverRoot:
             "paths.run": str(self.path / "run"),
         }  # fmt: skip
         return Settings(values | others)
+
+    def call(self, *arguments: str) -> Result:
+        """`vgpuctl inventory` with these arguments."""
+        compiled = str(self.path / "config.json")
+        records.write(compiled, self.settings().record())
+        return CliRunner().invoke(inventory, arguments, obj=compiled)

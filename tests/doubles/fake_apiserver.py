@@ -81,11 +81,7 @@ class FakeApiServer:
     # Objects
 
     def put_node(self, name: str, **annotations: str) -> Object:
-        with self._change:
-            known = name in self.nodes
-            self.nodes[name] = {"kind": "Node", "metadata": {"name": name, "annotations": annotations}}
-            self._record("MODIFIED" if known else "ADDED", self.nodes[name])
-            return self.nodes[name]
+        return self._put(self.nodes, name, {"kind": "Node", "metadata": {"name": name, "annotations": annotations}})
 
     def annotate_node(self, name: str, **annotations: str) -> None:
         with self._change:
@@ -98,18 +94,11 @@ class FakeApiServer:
 
     def put_object(self, path: str, value: Object) -> None:
         """Put an object of any other kind at its path."""
-        with self._change:
-            known = path in self.objects
-            self.objects[path] = value
-            self._record("MODIFIED" if known else "ADDED", value)
+        self._put(self.objects, path, value)
 
     def put_whole_pod(self, pod: Object) -> None:
         """Put a pod as its manifest has it."""
-        name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-        with self._change:
-            known = name in self.pods
-            self.pods[name] = pod
-            self._record("MODIFIED" if known else "ADDED", pod)
+        self._put(self.pods, f"{pod['metadata']['namespace']}/{pod['metadata']['name']}", pod)
 
     def put_pod(
         self,
@@ -136,11 +125,7 @@ class FakeApiServer:
             },
             "status": {"phase": phase},
         }
-        with self._change:
-            known = f"default/{name}" in self.pods
-            self.pods[f"default/{name}"] = pod
-            self._record("MODIFIED" if known else "ADDED", pod)
-        return pod
+        return self._put(self.pods, f"default/{name}", pod)
 
     def remove_pod(self, name: str) -> None:
         with self._change:
@@ -203,14 +188,18 @@ class FakeApiServer:
                     return fault
         return ""
 
-    def _stamp(self, value: Object) -> Object:
+    def _record(self, kind: str, value: Object) -> None:
         self._version += 1
         value["metadata"]["resourceVersion"] = str(self._version)
-        return value
-
-    def _record(self, kind: str, pod: Object) -> None:
-        self._history.append((self._version + 1, kind, copy.deepcopy(self._stamp(pod))))
+        self._history.append((self._version, kind, copy.deepcopy(value)))
         self._change.notify_all()
+
+    def _put(self, objects: dict[str, Object], name: str, value: Object) -> Object:
+        with self._change:
+            known = name in objects
+            objects[name] = value
+            self._record("MODIFIED" if known else "ADDED", value)
+        return value
 
     def list_objects(self, path: str, selected: Selected, limit: int, token: str) -> Object:
         with self._change:
@@ -293,7 +282,8 @@ class FakeApiServer:
             self._watches.add(handler.connection)
             try:
                 while handler.connection in self._watches and time.monotonic() < end:
-                    for at, change, value in self._after(version):
+                    later = bisect.bisect_left(self._history, (version + 1,))
+                    for at, change, value in self._history[later:]:
                         if at > version and value["kind"] == kind and selected(value):
                             handler.event({"type": change, "object": value})
                     version = max(version, self._version)
@@ -305,10 +295,6 @@ class FakeApiServer:
                 return
             finally:
                 self._watches.discard(handler.connection)
-
-    def _after(self, version: int) -> list[tuple[int, str, Object]]:
-        """The history after `version`."""
-        return self._history[bisect.bisect_left(self._history, (version + 1,)) :]
 
 
 def merge(value: Object, patch: Object) -> None:

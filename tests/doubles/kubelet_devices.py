@@ -356,8 +356,6 @@ class Options:
     def __init__(self) -> None:
         self.envs: dict[str, str] = {}
         self.annotations: dict[str, str] = {}
-        self.mounts: dict[str, dict[str, Any]] = {}
-        self.devices: dict[str, dict[str, Any]] = {}
         self.cdi: list[str] = []
 
     def add(self, answer: Any) -> None:
@@ -365,12 +363,7 @@ class Options:
             self.envs.setdefault(key, value)
         for key, value in answer.annotations.items():
             self.annotations.setdefault(key, value)
-        for mount in answer.mounts:
-            fields = {"container_path": mount.container_path, "host_path": mount.host_path, "readonly": mount.read_only}
-            self.mounts.setdefault(mount.container_path, fields)
-        for device in answer.devices:
-            fields = {name: getattr(device, name) for name in ("container_path", "host_path", "permissions")}
-            self.devices.setdefault(device.container_path, fields)
+        assert not answer.mounts and not answer.devices, "vgpu's plugin hands on none"
         self.cdi += [device.name for device in answer.cdi_devices if device.name not in self.cdi]
 
 
@@ -381,9 +374,6 @@ def _checksum(data: dict[str, Any]) -> int:
 def _told(error: Exception) -> str:
     """A gRPC error as Go prints it."""
     if isinstance(error, grpc.Call):
-        return f"rpc error: code = {_go_name(error.code())} desc = {error.details()}"
+        code = "".join(word.capitalize() for word in error.code().name.split("_"))
+        return f"rpc error: code = {code} desc = {error.details()}"
     return str(error)
-
-
-def _go_name(code: Any) -> str:
-    return "".join(word.capitalize() for word in code.name.split("_"))

@@ -69,7 +69,7 @@ class CriRuntime:
         try:
             made = sandbox.create(
                 container.command, container.name, options.annotations, [*options.envs.items(), *container.env],
-                list(options.mounts.values()), devices=list(options.devices.values()), cdi_devices=options.cdi,
+                cdi_devices=options.cdi,
             )  # fmt: skip
             self._attempts[made] = sandbox.attempts
             sandbox.start(made)

@@ -111,14 +111,6 @@ def placement(data: bytes) -> None:
     ignored_annotations.in_pod(annotations)
 
 
-def inventory_record(data: bytes) -> None:
-    inventory.from_record(records.decode_object(data, SOURCE), SOURCE)
-
-
-def settings_record(data: bytes) -> None:
-    settings.from_record(records.decode_object(data, SOURCE), SOURCE)
-
-
 def foreign_users(data: bytes) -> None:
     put(paths.foreign(folder()), data)
     foreign.read(folder(), "boot", 1000.0)
@@ -198,13 +190,13 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "contexts": contexts,
     "foreign": foreign_users,
     "grant": grant,
-    "inventory": inventory_record,
+    "inventory": lambda data: inventory.from_record(records.decode_object(data, SOURCE), SOURCE),
     "ldcache": loader_cache,
     "limits": limits_file,
     "placements": placement,
     "pod": pod,
     "schedule": schedule_file,
-    "settings": settings_record,
+    "settings": lambda data: settings.from_record(records.decode_object(data, SOURCE), SOURCE),
     "state": state,
     "usage": usage_region,
 }

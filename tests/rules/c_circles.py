@@ -9,7 +9,6 @@ Belongs here: the search. The rule and its exceptions are in test_c_names.py; te
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 
 from c_sources import calls_in, folder_of, functions_in, sources
@@ -38,21 +37,13 @@ def calls_within_folders(root: Path) -> Calls:
                 homes[folder_of(file), function.name].add(stem_of(file))
     calls: Calls = {stem_of(file): set() for file, _ in texts}
     for file, text in texts:
-        called = calls_in(text) - own_names(text, file)
-        calls[stem_of(file)] |= files_of((homes[folder_of(file), name] for name in called), stem_of(file))
+        called = calls_in(text) - {function.name for function in functions_in(text, file)}
+        calls[stem_of(file)].update(*(homes[folder_of(file), name] - {stem_of(file)} for name in called))
     return calls
 
 
 def stem_of(file: str) -> str:
     return file.rpartition(".")[0]
-
-
-def own_names(text: str, file: str) -> set[str]:
-    return {function.name for function in functions_in(text, file)}
-
-
-def files_of(homes: Iterable[set[str]], caller: str) -> set[str]:
-    return {file for files in homes for file in files} - {caller}
 
 
 def reachable(calls: Calls, start: str) -> set[str]:

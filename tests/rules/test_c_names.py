@@ -81,10 +81,6 @@ def prefixes(component: Component, files: Iterable[str]) -> dict[str, str]:
     return {file: prefix_of(component, file, repeated) for file in files}
 
 
-def bears(name: str, prefix: str) -> bool:
-    return name == prefix or name.startswith(prefix + "_")
-
-
 def is_excepted(component: Component, function: Function) -> bool:
     is_drivers = function.folder in component.drivers and bool(DRIVER_NAME.fullmatch(function.name))
     return is_drivers or (function.name == "main" and not function.is_static)
@@ -98,7 +94,9 @@ def foreign_prefixes(component: Component, functions: Iterable[Function], files:
         if not function.is_shared or is_excepted(component, function):
             continue
         own = of_file[function.file]
-        longest = max((each for each in set(of_file.values()) if bears(function.name, each)), key=len, default="")
+        longest = max(
+            (each for each in set(of_file.values()) if f"{function.name}_".startswith(f"{each}_")), key=len, default=""
+        )
         if longest != own:
             wrong.append(f"{component.root}/{function.file}: {function.name}: expected {own}_...")
     return wrong

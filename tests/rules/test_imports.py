@@ -90,7 +90,8 @@ def imported(path: Path, types: bool = True) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             module = node.module or ""
-            names.update(_target(f"{module}.{alias.name}", module) for alias in node.names)
+            members = (f"{module}.{alias.name}" for alias in node.names)
+            names.update(member if member in SOURCES else module for member in members)
     return names
 
 
@@ -99,10 +100,6 @@ def _nodes(tree: ast.AST, types: bool) -> Iterator[ast.AST]:
         if types or not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
             yield node
             yield from _nodes(node, types)
-
-
-def _target(member: str, module: str) -> str:
-    return member if member in SOURCES else module
 
 
 def may_import(importer: str, target: str) -> bool:

@@ -19,22 +19,6 @@ from vgpu.config import usage
 pytestmark = pytest.mark.root
 
 
-SETTINGS = """
-driver:
-  root: {driver}
-  dev_root: {driver}/dev
-  proc_root: {driver}/proc
-"""
-
-DROP_IN = """
-[Service]
-# The simulated driver lies below /tmp here; everything else of the unit is as it ships.
-PrivateTmp=no
-Environment=VGPU_SIM_DIR={sim} VGPU_SIM_DEVICE_NODES=0
-ReadWritePaths={driver}/dev {sim}
-"""
-
-
 #: Does what vgpud does with its rights, and tries what they are not for, in the sandbox of the unit.
 PROBE = """
 import ctypes, json, os, socket, sys
@@ -176,14 +160,9 @@ def booted(version: int, node: nodes.SimulatedNode, deb: Path) -> Iterator[Bed]:
         yield made
 
 
-def write(bed: Bed, path: str, content: str) -> None:
-    bed.call("sh", "-c", f"mkdir -p $(dirname {path}) && cat > {path} <<'END'\n{content}\nEND")
-
-
 def test_the_unit_runs_hardened_and_takes_the_inventory(bed: Bed, deb: Path, node: nodes.SimulatedNode) -> None:
     bed.call("dpkg", "-i", str(deb), timeout=600)
-    write(bed, "/etc/vgpu/config.yaml", SETTINGS.format(driver=node.driver))
-    write(bed, "/etc/systemd/system/vgpud.service.d/sim.conf", DROP_IN.format(sim=node.sim, driver=node.driver))
+    bed.simulate_driver(node.driver, node.sim, "vgpud")
     bed.call("vgpuctl", "config", "apply")
     bed.call("systemctl", "daemon-reload")
     bed.call("systemctl", "restart", "vgpud.service", check=False)
@@ -212,12 +191,12 @@ def test_the_sandbox_permits_the_work_and_nothing_else(
         bed.call("dpkg-deb", "-x", str(deb), "/run/vgpu-deb")
         bed.call("sh", "-c", "cp -a /run/vgpu-deb/usr/lib/vgpu /usr/lib/ && mkdir -p /run/vgpu /var/lib/vgpu")
         bed.call("sh", "-c", "cp /run/vgpu-deb/usr/lib/systemd/system/vgpud.service /etc/systemd/system/")
-        write(bed, "/usr/lib/vgpu/probe.py", PROBE)
+        bed.write("/usr/lib/vgpu/probe.py", PROBE)
         holder = region_holder(bed)
         top = "/sys/fs/cgroup/devices/probe" if version == 1 else "/sys/fs/cgroup/probe"
         bed.call("sh", "-c", f"mkdir {top}; touch /run/vgpu/probe; chmod 444 /run/vgpu/probe")
         drop_in = PROBE_DROP_IN.format(version=version, holder=holder)
-        write(bed, "/etc/systemd/system/vgpud.service.d/probe.conf", drop_in)
+        bed.write("/etc/systemd/system/vgpud.service.d/probe.conf", drop_in)
         bed.call("systemctl", "daemon-reload")
         bed.call("systemctl", "start", "vgpud.service", check=False)
         probed = bed.call("cat", "/run/vgpu/probed", check=False)

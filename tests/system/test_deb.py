@@ -93,7 +93,8 @@ def test_python_modules_of_others_are_the_distributions_or_pure(debs: list[Path]
     text = (CHECKOUT / "packaging/deb/copyright").read_text()
     assert carried
     assert all(f"usr/lib/vgpu/python/{name}-" in text for name in carried)
-    wanted = re.findall(r'^    "([\w-]+)>=', project_dependencies(), re.MULTILINE)
+    project = (CHECKOUT / "pyproject.toml").read_text()
+    wanted = re.findall(r'^    "([\w-]+)>=', project.split("\ndependencies = [")[1].split("\n]")[0], re.MULTILINE)
     distributions = "".join(path.read_text() for path in (CHECKOUT / "packaging/deb").glob("*/control.in"))
     missing = [
         name
@@ -101,11 +102,6 @@ def test_python_modules_of_others_are_the_distributions_or_pure(debs: list[Path]
         if f"python3-{name.removeprefix('py')}" not in distributions and name.replace("-", "_") not in carried
     ]
     assert missing == []
-
-
-def project_dependencies() -> str:
-    text = (CHECKOUT / "pyproject.toml").read_text()
-    return text.split("\ndependencies = [", 1)[1].split("\n]", 1)[0]
 
 
 def test_every_program_has_a_manual_page(debs: list[Path], tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""vgpu.node.driver.device_nodes on real nodes: it makes them like nvidia-modprobe, and checks those of any maker."""
+"""vgpu.node.driver.device_nodes on real nodes: it makes them like nvidia-modprobe, and checks those of any maker.
+
+The doctor's check of them is here, too, as it needs mknod.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from doctor_tree import Tree, look, only
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Device
+from vgpu.node.doctor import node as checks
+from vgpu.node.doctor.findings import FAILURE
 from vgpu.node.driver.device_nodes import Parameters, card_node, ensure
 
 pytestmark = pytest.mark.root
@@ -91,3 +97,15 @@ def test_without_the_right_to_make_nodes(tmp_path: Path, repository: Path) -> No
     command = ["setpriv", "--bounding-set", "-mknod", "--inh-caps", "-mknod", "/usr/bin/python3", "-I", "-S", "-c"]
     done = subprocess.run([*command, code], check=False, capture_output=True, text=True)
     assert "mknod fails: Operation not permitted; run as root: nvidia-modprobe -c=0" in done.stderr
+
+
+def test_the_doctor_names_nodes_that_are_missing_or_wrong(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.inventory()
+    assert [status for status, _ in look(checks.nodes, tree.context)] == [FAILURE, FAILURE]
+    for minor in range(2):
+        os.mknod(tree.path / f"dev/nvidia{minor}", stat.S_IFCHR | 0o666, os.makedev(195, minor))
+    assert only(checks.nodes, tree.context).found == "2 nodes"
+    (tree.path / "dev/nvidia1").unlink()
+    os.mknod(tree.path / "dev/nvidia1", stat.S_IFCHR | 0o666, os.makedev(195, 7))
+    assert "number 195:7" in only(checks.nodes, tree.context).found

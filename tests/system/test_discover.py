@@ -1,7 +1,8 @@
-"""Taking the inventory of a driver root with device nodes, which need mknod."""
+"""Taking the inventory of a driver root with device nodes, which need mknod; and `vgpuctl inventory`."""
 
 from __future__ import annotations
 
+import json
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +16,13 @@ from vgpu.config.errors import VgpuError
 from vgpu.hook.linux import staleness
 from vgpu.node.driver import discover
 
+pytestmark = pytest.mark.root  # mknod
+
 Simulate = Callable[[str], tuple[inventory.Inventory, list[str]]]
 
 # -- the whole
 
 
-@pytest.mark.root  # mknod
 def test_an_inventory_is_taken_and_written(driver_root: DriverRoot) -> None:
     for bus, minor in (("0000:3a:00.0", 7), ("0000:3b:00.0", 6), ("0000:3d:00.0", 4)):
         driver_root.write(f"proc/driver/nvidia/gpus/{bus}/information", f"Model: \t\t X\nDevice Minor: \t {minor}\n")
@@ -40,7 +42,6 @@ def test_an_inventory_is_taken_and_written(driver_root: DriverRoot) -> None:
     assert again.record() == found.record()
 
 
-@pytest.mark.root  # mknod
 def test_a_node_of_another_kind_stops_the_inventory(driver_root: DriverRoot) -> None:
     (driver_root.dev / "nvidia-uvm").touch()
     with pytest.raises(VgpuError, match=r"nvidia-uvm: expected character device 511:0, found -rw.*remove it and run: "):
@@ -64,7 +65,6 @@ def simulate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
     return take
 
 
-@pytest.mark.root  # mknod
 def test_simulated_cards_with_direct_links(simulate: Simulate) -> None:
     found, notes = simulate("a100x2")
     assert [card.index for card in found.cards] == [0, 1]
@@ -79,3 +79,33 @@ def test_simulated_cards_with_direct_links(simulate: Simulate) -> None:
     assert capabilities["libGLX_nvidia"] == "graphics"
     assert {item.name for item in found.binaries} >= {"nvidia-smi", "nvidia-cuda-mps-control"}
     staleness.check(found, f"{found.libraries[0].path.partition('/usr/')[0]}/proc")
+
+
+# -- the command
+
+
+def test_refresh_writes_what_show_prints(driver_root: DriverRoot) -> None:
+    done = driver_root.call("refresh")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == ""
+    assert "note: made " in done.stderr
+    assert "MIG mode" in done.stderr
+    path = driver_root.path / "run/inventory.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(inventory.read(str(path.parent)).cards) == 2
+
+    shown = driver_root.call("show")
+    assert "Driver 550.54.15, taken " in shown.stdout
+    assert "40 GiB" in shown.stdout
+    assert "1:NV4" in shown.stdout
+    assert "libcuda.so.1" in shown.stdout
+    assert shown.stderr == ""
+    assert json.loads(driver_root.call("show", "--output", "json").stdout) == json.loads(path.read_text())
+
+
+def test_show_says_when_it_is_stale(driver_root: DriverRoot) -> None:
+    driver_root.call("refresh")
+    driver_root.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  560.1  x\n")
+    done = driver_root.call("show")
+    assert done.exit_code == 0
+    assert "warning: inventory: expected one of the loaded driver 560.1" in done.stderr

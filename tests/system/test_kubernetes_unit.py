@@ -44,10 +44,6 @@ def bed() -> Iterator[Bed]:
         yield booted
 
 
-def write(bed: Bed, path: str, text: str) -> None:
-    bed.call("sh", "-euc", 'mkdir -p "${0%/*}"; printf %s "$1" > "$0"', path, text)
-
-
 def run_pod(bed: Bed) -> str:
     pod = yaml.safe_load((MANIFESTS / "unit/daemonset.yaml").read_text())
     (container,) = pod["spec"]["template"]["spec"]["containers"]
@@ -57,8 +53,8 @@ def run_pod(bed: Bed) -> str:
 
 def test_the_pod_enables_the_unit_and_gives_it_an_account(bed: Bed) -> None:
     assert "install the package" in run_pod(bed)
-    write(bed, f"/usr/lib/systemd/system/{UNIT}", (CHECKOUT / f"packaging/systemd/{UNIT}").read_text())
-    write(bed, f"/etc/systemd/system/{UNIT}.d/10-test.conf", SLEEPS)
+    bed.write(f"/usr/lib/systemd/system/{UNIT}", (CHECKOUT / f"packaging/systemd/{UNIT}").read_text())
+    bed.write(f"/etc/systemd/system/{UNIT}.d/10-test.conf", SLEEPS)
     bed.call("systemctl", "daemon-reload")
     assert f"{UNIT} is enabled" in run_pod(bed)
     assert bed.call("systemctl", "is-enabled", UNIT).strip() == "enabled"

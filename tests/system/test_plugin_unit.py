@@ -20,21 +20,6 @@ pytestmark = pytest.mark.root
 
 CORES, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 
-SETTINGS = """
-driver:
-  root: {driver}
-  dev_root: {driver}/dev
-  proc_root: {driver}/proc
-"""
-
-DROP_IN = """
-[Service]
-# The simulated driver lies below /tmp here; everything else of the unit is as it ships.
-PrivateTmp=no
-Environment=VGPU_SIM_DIR={sim} VGPU_SIM_DEVICE_NODES=0
-ReadWritePaths={driver}/dev {sim}
-"""
-
 # kubelet's side with the package's own protocol: it accepts registrations, lists, and allocates once.
 KUBELET = """
 import os, sys, threading
@@ -77,10 +62,6 @@ def bed(node: nodes.SimulatedNode, debs: list[Path]) -> Iterator[Bed]:
         yield booted
 
 
-def write(bed: Bed, path: str, content: str) -> None:
-    bed.call("sh", "-c", f"mkdir -p $(dirname {path}) && cat > {path} <<'END'\n{content}\nEND")
-
-
 def journal(bed: Bed, unit: str) -> str:
     return bed.call("journalctl", "--no-pager", "-o", "cat", "-u", unit, check=False)
 
@@ -118,7 +99,7 @@ def started(bed: Bed) -> str:
 def check_that_a_real_systemctl_restarts(bed: Bed) -> None:
     """`vgpuctl runtime configure --restart`: the daemon is another process, and its file is as before at the end."""
     path = "/etc/containerd/config.toml"
-    write(bed, path, "# mine\nversion = 2\n")
+    bed.write(path, "# mine\nversion = 2\n")
     before = bed.call("cat", path)
     bed.call("systemctl", "start", "containerd.service")
     pids = [started(bed)]
@@ -129,7 +110,7 @@ def check_that_a_real_systemctl_restarts(bed: Bed) -> None:
     assert len(set(pids)) == 3, pids
     assert "0" not in pids
     assert bed.call("cat", path) == before
-    write(bed, "/etc/systemd/system/containerd.service.d/broken.conf", "[Service]\nExecStart=\nExecStart=/bin/false")
+    bed.write("/etc/systemd/system/containerd.service.d/broken.conf", "[Service]\nExecStart=\nExecStart=/bin/false")
     bed.call("systemctl", "daemon-reload")
     text = bed.call("sh", "-c", "vgpuctl runtime configure --runtime containerd --restart 2>&1; echo $?")
     assert "vgpuctl: systemctl restart containerd: expected exit status 0, found Job for containerd.service" in text
@@ -141,9 +122,7 @@ def test_the_unit_runs_hardened_before_kubelet_and_grants(
     bed: Bed, debs: list[Path], node: nodes.SimulatedNode
 ) -> None:
     bed.call("dpkg", "-i", *map(str, debs), timeout=600)
-    write(bed, "/etc/vgpu/config.yaml", SETTINGS.format(driver=node.driver))
-    for unit in ("vgpud", "vgpu-device-plugin"):
-        write(bed, f"/etc/systemd/system/{unit}.service.d/sim.conf", DROP_IN.format(sim=node.sim, driver=node.driver))
+    bed.simulate_driver(node.driver, node.sim, "vgpud", "vgpu-device-plugin")
     bed.call("vgpuctl", "config", "apply")
     bed.call("systemctl", "daemon-reload")
     check_that_a_real_systemctl_restarts(bed)
@@ -151,7 +130,7 @@ def test_the_unit_runs_hardened_before_kubelet_and_grants(
     typed(bed, "systemctl enable --now vgpu-device-plugin.service\n")
     state = bed.call("systemctl", "is-active", "vgpu-device-plugin.service", check=False).strip()
     assert state == "active", journal(bed, "vgpu-device-plugin")  # ready without kubelet, as kubelet may wait for it
-    write(bed, "/run/kubelet.py", KUBELET)
+    bed.write("/run/kubelet.py", KUBELET)
     bed.call("systemd-run", "--unit=kubelet", "/usr/bin/python3", "/run/kubelet.py")
     lines = listed(bed, 2)
     names = {line.split()[1] for line in lines}

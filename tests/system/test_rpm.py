@@ -41,15 +41,12 @@ def test_the_contents_are_those_of_the_deb_packages(debs: list[Path], rpms: list
         packed = {line.replace("site-functions", "vendor-completions") for line in rpm_packages.query(rpm, "-l")}
         only_deb = re.compile(r"/usr/share/(lintian/|doc/[^/]+/(copyright|changelog\.Debian\.gz)$)")
         assert {name for name in files - packed if not only_deb.match(name)} == set()
-        only_rpm = {name for name in packed - files if not os.path.isdir(f"{rpm_packages.TREES}/{rpm_name(rpm)}{name}")}
+        tree = rpm_packages.TREES / rpm_packages.query(rpm, "--queryformat", "%{NAME}")[0]
+        only_rpm = {name for name in packed - files if not os.path.isdir(f"{tree}{name}")}
         assert {name for name in only_rpm if not name.startswith("/usr/share/licenses/")} <= {
             "/usr/lib/systemd/system-preset/80-vgpu.preset",
             "/usr/lib/vgpu/hook.bytecode",
         }
-
-
-def rpm_name(rpm: Path) -> str:
-    return rpm_packages.query(rpm, "--queryformat", "%{NAME}")[0]
 
 
 def test_nothing_of_the_build_machine_is_in_the_packages(debs: list[Path], rpms: list[Path], tmp_path: Path) -> None:

@@ -29,13 +29,8 @@ SANDBOX = {"annotations": {CRI: "sandbox", "vgpu.io/core-limit": "50", "vgpu.io/
 CRIO_SANDBOX = {"annotations": {"vgpu.io/policy": "x", CRIO: "sandbox"}}
 #: By these names a container asks for an amount: then it is none.
 AMOUNTS = [
-    "vgpu.io/grant-gpu",
-    "vgpu.io/request-",
-    "vgpu.io/request-0f",
-    "vgpu.io/cores",
-    "vgpu.io/memory",
-    "vgpu.io/gpus",
-]
+    "vgpu.io/grant-gpu", "vgpu.io/request-", "vgpu.io/request-0f", "vgpu.io/cores", "vgpu.io/memory", "vgpu.io/gpus",
+]  # fmt: skip
 CONTAINER = {"annotations": {"io.kubernetes.cri.container-type": "container", "vgpu.io/grant-cores": "x"}}
 
 

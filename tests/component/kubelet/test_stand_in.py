@@ -150,8 +150,7 @@ def test_the_first_of_a_repeated_key_stays(
     kubelet: Kubelet, plugin: Callable[..., ScriptedPlugin], runtime: MemoryRuntime
 ) -> None:
     for resource in (CORES, MEMORY):
-        mount = {"container_path": "/same", "host_path": f"/{resource}"}
-        answer = {"envs": {"K": resource}, "annotations": {"K": resource, resource: "1"}, "mounts": [mount]}
+        answer = {"envs": {"K": resource}, "annotations": {"K": resource, resource: "1"}}
         plugin(resource).register().offers(10).answer = answer
     for order, first in ((sorted, CORES), (lambda names: sorted(names, reverse=True), MEMORY)):
         kubelet.devices.order = order  # type: ignore[assignment]
@@ -159,7 +158,6 @@ def test_the_first_of_a_repeated_key_stays(
         options = runtime.started[-1]
         assert options.envs == {"K": first}
         assert options.annotations == {"K": first, CORES: "1", MEMORY: "1"}
-        assert options.mounts["/same"]["host_path"] == f"/{first}"
 
 
 def test_the_plugins_preference_is_requested(kubelet: Kubelet, plugin: Callable[..., ScriptedPlugin]) -> None:

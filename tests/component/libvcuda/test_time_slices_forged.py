@@ -60,13 +60,9 @@ def forged_locks(card: str) -> dict[str, dict[str, int]]:
 BOUNDED = ("working for ever", "queued for ever")
 #: Forged locks that only LONGEST_WAIT covers.
 MANY = (
-    "thousands working",
-    "thousands queued",
-    "everywhere",
-    "every working byte",
-    "working here and there",
+    "thousands working", "thousands queued", "everywhere", "every working byte", "working here and there",
     "queued now and then",
-)
+)  # fmt: skip
 
 
 def scenario(

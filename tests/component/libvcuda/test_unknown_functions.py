@@ -17,14 +17,8 @@ LIBRARIES = BUILD / "lib/vcuda"
 
 def test_a_drivers_new_function_is_named_unless_a_rule_calls_it_harmless() -> None:
     driver = [
-        "cuMemAlloc_v2",
-        "cuMemAlloc_v3",
-        "cuLaunchKernelEx2",
-        "cuMemcpyNew",
-        "cuDeviceGetNews",
-        "private",
-        "cuNew",
-    ]
+        "cuMemAlloc_v2", "cuMemAlloc_v3", "cuLaunchKernelEx2", "cuMemcpyNew", "cuDeviceGetNews", "private", "cuNew",
+    ]  # fmt: skip
     expected = ["cuLaunchKernelEx2", "cuMemAlloc_v3", "cuMemcpyNew", "cuNew", "private"]
     assert unknown_functions.unknown_functions(driver, {"cuMemAlloc_v2"}) == expected
 

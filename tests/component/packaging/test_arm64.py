@@ -134,19 +134,8 @@ def test_the_tests_of_gate_and_libvcuda_in_an_emulator(
         "VGPU_EMULATOR": f"{EMULATOR} -L {SYSTEM}",
     }
     for file, selection in tests.items():
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-m",
-            "not long",
-            "-k",
-            selection,
-            file,
-        ]
+        options = ["-q", "-p", "no:cacheprovider", "-m", "not long", "-k", selection]
+        command = [sys.executable, "-m", "pytest", *options, file]
         done = subprocess.run(command, cwd=CHECKOUT, env=emulated, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-6000:]
         assert re.search(r"\b\d\d+ passed", done.stdout), done.stdout[-300:]

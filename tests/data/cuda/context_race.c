@@ -31,6 +31,7 @@ struct counts {
 struct thread {
 	pthread_t id;
 	bool is_primary;
+	long most; /* allocations in each context */
 };
 
 static struct counts *counts; /* of both processes */
@@ -84,39 +85,26 @@ static bool allocate(memory *pointer)
 }
 
 /* Memory of a primary context has to be freed: the context may live on. */
-static void use(const struct thread *thread, long most, bool frees)
+static void use(const struct thread *thread, bool frees)
 {
 	static __thread memory held[HELD];
 	long count = 0;
 
-	while (count < most && allocate(&held[count]))
+	while (count < thread->most && allocate(&held[count]))
 		count++;
 	for (long i = 0; i < count; i++)
 		if (frees || thread->is_primary || i % 2)
 			check(cuMemFree_v2(held[i]), "cuMemFree");
 }
 
-static void *maker(void *argument)
+static void *maker_or_filler(void *argument)
 {
 	CUcontext context;
 
 	for (long round = 0; round < rounds; round++) {
 		if (!make(argument, &context))
 			continue;
-		use(argument, 1, round % 2);
-		end(argument, context);
-	}
-	return NULL;
-}
-
-static void *filler(void *argument)
-{
-	CUcontext context;
-
-	for (long round = 0; round < rounds; round++) {
-		if (!make(argument, &context))
-			continue;
-		use(argument, HELD, round % 2);
+		use(argument, round % 2);
 		end(argument, context);
 	}
 	return NULL;
@@ -132,14 +120,14 @@ static void *holder(void *argument)
 	if (!made)
 		return NULL;
 	while (!is_over)
-		use(argument, HELD, true);
+		use(argument, true);
 	end(argument, context);
 	return NULL;
 }
 
 static void work(const int numbers[3])
 {
-	void *(*const kinds[])(void *) = {maker, filler, holder};
+	void *(*const kinds[])(void *) = {maker_or_filler, maker_or_filler, holder};
 	struct thread threads[THREADS];
 	int count = 0, held = 0;
 
@@ -147,6 +135,7 @@ static void work(const int numbers[3])
 	for (int kind = 2; kind >= 0; kind--) {
 		for (int i = 0; i < numbers[kind] && count < THREADS; i++, count++) {
 			threads[count].is_primary = i % 2;
+			threads[count].most = kind ? HELD : 1;
 			pthread_create(&threads[count].id, NULL, kinds[kind], &threads[count]);
 		}
 		held = kind == 2 ? count : held;

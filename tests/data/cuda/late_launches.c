@@ -237,6 +237,20 @@ static void lose_place(struct caller *caller)
 	make(&other);
 }
 
+/* The caller's launch fails, which takes nothing back of the other stream's. */
+static void fail_beside_other(struct caller *caller)
+{
+	int64_t before = sum();
+	uint64_t used_before = used(), reserved = in_flight();
+	come_back(caller, CUDA_ERROR_UNKNOWN);
+	EXPECT_EQUAL(in_flight(), reserved);
+	end_batch(&other);
+	pass(KERNEL);
+	EXPECT_EQUAL(sum(), before);
+	EXPECT_EQUAL(in_flight(), 0);
+	EXPECT_EQUAL(used(), used_before + KERNEL);
+}
+
 static void ends_no_other_batch(void)
 {
 	struct caller caller;
@@ -254,15 +268,7 @@ static void undoes_no_other_launch(void)
 	struct caller caller;
 
 	lose_place(&caller);
-	int64_t before = sum();
-	uint64_t used_before = used(), reserved = in_flight();
-	come_back(&caller, CUDA_ERROR_UNKNOWN);
-	EXPECT_EQUAL(in_flight(), reserved);
-	end_batch(&other);
-	pass(KERNEL);
-	EXPECT_EQUAL(sum(), before);
-	EXPECT_EQUAL(in_flight(), 0);
-	EXPECT_EQUAL(used(), used_before + KERNEL);
+	fail_beside_other(&caller);
 }
 
 /* The launch's context has gone meanwhile, and another has its record. */
@@ -277,15 +283,7 @@ static void ends_no_other_contexts_batch(void)
 	OK(cuCtxDestroy_v2, first);
 	OK(cuCtxSetCurrent, second);
 	make(&other);
-	int64_t before = sum();
-	uint64_t used_before = used(), reserved = in_flight();
-	come_back(&caller, CUDA_ERROR_UNKNOWN);
-	EXPECT_EQUAL(in_flight(), reserved);
-	end_batch(&other);
-	pass(KERNEL);
-	EXPECT_EQUAL(sum(), before);
-	EXPECT_EQUAL(in_flight(), 0);
-	EXPECT_EQUAL(used(), used_before + KERNEL);
+	fail_beside_other(&caller);
 }
 
 int main(int argc, char **argv)

@@ -297,13 +297,9 @@ def test_all_errors_in_the_order_of_lines(source) -> None:
     text = "scaling:\n  memory: 0\n  cores: x\nzzz: 1\ndriver: {rot: 1, root: r}\nscaling: {}\n"
     where = [line.split(": expected")[0] for line in lines_of(source(text))]
     assert where == [
-        "F:2: scaling.memory",
-        "F:3: scaling.cores",
-        "F:4: zzz",
-        "F:5: driver.root",
-        "F:5: driver.rot",
+        "F:2: scaling.memory", "F:3: scaling.cores", "F:4: zzz", "F:5: driver.root", "F:5: driver.rot",
         "F:6: scaling",
-    ]
+    ]  # fmt: skip
 
 
 def test_number_of_error_lines_is_bounded(source) -> None:

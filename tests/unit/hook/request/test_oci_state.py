@@ -15,15 +15,9 @@ from vgpu.hook.request import oci_state
 STDIN = "state JSON on stdin"
 
 
-def piped(data: bytes, tmp_path: Path) -> int:
-    """An fd from which `data` is read."""
-    path = tmp_path / "stdin"
-    path.write_bytes(data)
-    return os.open(path, os.O_RDONLY)
-
-
 def read_state(data: bytes, tmp_path: Path) -> dict[str, object]:
-    fd = piped(data, tmp_path)
+    (tmp_path / "stdin").write_bytes(data)
+    fd = os.open(tmp_path / "stdin", os.O_RDONLY)
     try:
         return oci_state.read_state(fd)
     finally:

@@ -25,10 +25,7 @@ from vgpu.node.doctor.findings import FAILURE, OK, WARNING, Finding
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     monkeypatch.setattr(reader, "each", region_reading.each)
-    made = Tree(tmp_path)
-    made.write("proc/self/mountinfo", "30 20 0:27 / /cgroup rw - cgroup2 cgroup2 rw\n")
-    (tmp_path / "cgroup").mkdir()
-    return made
+    return Tree(tmp_path)
 
 
 # The node's own parts

@@ -63,9 +63,6 @@ class Watched:
         os.makedirs(paths.container(self.run_dir, claim.container), exist_ok=True)
         records.write(paths.claim(self.run_dir, claim.container), claim.record())
 
-    def reread(self, claim: Claim) -> None:
-        claim.lowered = claims.read(self.run_dir, claim.container).lowered
-
     def contains(self, name: str, *pids: tuple[int, int], init: int = 5, cgroup: str = "") -> Claim:
         """A living container with these processes."""
         made = Claim(name, init, 1, [CardLimit(UUID, LIMIT, 50, 50)], False, None, [], "/b", 1.0, f"ns/{name}/main")
@@ -165,7 +162,7 @@ def test_what_was_held_when_the_limit_was_lowered_is_allowed_until_it_is_freed(w
     watched.look({10: LIMIT // 2})
     watched.look({10: LIMIT // 2})
     assert claims.read(watched.run_dir, "lowered").lowered == {}
-    watched.reread(claim)
+    claim.lowered = claims.read(watched.run_dir, claim.container).lowered
     watched.look({10: LIMIT})
     assert watched.look({10: LIMIT}) == ["lowered"]
 
