@@ -20,3 +20,10 @@ def each(count: int, work: Callable[[int], object], _limit: float, _total: float
     found = Asked()
     found.answers = {index: work(index) for index in range(count)}
     return found
+
+
+def silent(count: int, *_: object) -> Asked:
+    """The same, but nobody answers."""
+    found = Asked()
+    found.silent = list(range(count))
+    return found

@@ -72,21 +72,6 @@ def test_containers_start_and_stop_while_the_package_is_replaced(
     assert "gone" in parts, parts["purge"]
 
 
-SETTINGS = """
-driver:
-  root: {driver}
-  dev_root: {driver}/dev
-  proc_root: {driver}/proc
-"""
-
-DAEMON_DROP_IN = """
-[Service]
-# The simulated driver lies below /tmp here; everything else of the unit is as it ships.
-PrivateTmp=no
-Environment=VGPU_SIM_DIR={sim} VGPU_SIM_DEVICE_NODES=0
-ReadWritePaths={driver}/dev {sim}
-"""
-
 #: The device plugin needs grpc, which the maintainer scripts do not, so another program replaces it.
 PLUGIN_DROP_IN = """
 [Service]
@@ -112,9 +97,7 @@ class Node:
         self.bed.call("sh", "-c", command)
 
     def configure(self) -> None:
-        self.write("/etc/vgpu/config.yaml", SETTINGS.format(driver=self.node.driver))
-        drop_in = DAEMON_DROP_IN.format(sim=self.node.sim, driver=self.node.driver)
-        self.write(f"/etc/systemd/system/{DAEMON}.d/sim.conf", drop_in)
+        self.bed.simulate_driver(self.node.driver, self.node.sim, "vgpud")
         self.write(f"/etc/systemd/system/{PLUGIN}.d/sim.conf", PLUGIN_DROP_IN)
         self.bed.call("vgpuctl", "config", "apply")
         self.bed.call("systemctl", "daemon-reload")

@@ -12,32 +12,10 @@ import pytest
 
 SEED = 20240607
 TOKENS = [
-    b'"vgpu.io/cores":',
-    b'"vgpu.io/request-0f":',
-    b'"vgpu.io/x":',
-    b'"VGPU_GRANT_CORES=1"',
-    b'"annotations":{',
-    b'"bundle":"/tmp"',
-    b'"sandbox"',
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b",",
-    b":",
-    b'"',
-    b"\\",
-    b"\\u0076",
-    b"\\ud83d\\ude00",
-    b"\\udc00",
-    b"\0",
-    b"\xff",
-    b"null",
-    b"true",
-    b"-1e999",
-    b"9" * 400,
-    b"[" * 600,
-]
+    b'"vgpu.io/cores":', b'"vgpu.io/request-0f":', b'"vgpu.io/x":', b'"VGPU_GRANT_CORES=1"', b'"annotations":{',
+    b'"bundle":"/tmp"', b'"sandbox"', b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\\u0076", b"\\ud83d\\ude00",
+    b"\\udc00", b"\0", b"\xff", b"null", b"true", b"-1e999", b"9" * 400, b"[" * 600,
+]  # fmt: skip
 
 
 class Pairs(list):  # type: ignore[type-arg]

@@ -20,15 +20,9 @@ Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 MARK = {"annotations": {"vgpu.io/cores": "20"}}
 CLEAN = b"PATH=/usr/sbin:/usr/bin:/sbin:/bin\0LC_ALL=C.UTF-8\0"
 HOSTILE = {
-    "PATH": "/tmp/evil",
-    "LD_PRELOAD": "/tmp/evil.so",
-    "LD_LIBRARY_PATH": "/tmp",
-    "PYTHONPATH": "/tmp/evil",
-    "PYTHONHOME": "/tmp/evil",
-    "PYTHONSTARTUP": "/tmp/evil.py",
-    "GCONV_PATH": "/tmp/evil",
-    "VGPU_PYTHON": "/tmp/evil",
-}
+    "PATH": "/tmp/evil", "LD_PRELOAD": "/tmp/evil.so", "LD_LIBRARY_PATH": "/tmp", "PYTHONPATH": "/tmp/evil",
+    "PYTHONHOME": "/tmp/evil", "PYTHONSTARTUP": "/tmp/evil.py", "GCONV_PATH": "/tmp/evil", "VGPU_PYTHON": "/tmp/evil",
+}  # fmt: skip
 
 
 def test_arguments(hook: Run, gate: Any) -> None:

@@ -48,28 +48,20 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.C
     return run
 
 
-@pytest.mark.parametrize(
-    ("module", "arguments"),
-    [
-        (CTL, ("config", "apply", "--node", "n")),
-        (CTL, ("status",)),
-        (CTL, ("gc",)),
-        (CTL, ("set", "x", "--cores", "3")),
-        (CTL, ("grant", "list")),
-        (CTL, ("grant", "add", "--cores", "100")),
-        (CTL, ("grant", "remove", GRANT)),
-        (CTL, ("inventory", "show")),
-        (CTL, ("inventory", "refresh")),
-        (CTL, ("doctor",)),
-        (CTL, ("runtime", "configure", "--runtime", "podman")),
-        (CTL, ("runtime", "check", "--runtime", "docker", "--output", "json")),
-        (CTL, ("runtime", "unconfigure", "--runtime", "containerd")),
-        (CTL, ("cdi", "generate")),
-        (CTL, ("cdi", "remove", "--output", "json")),
-        ("vgpu.node.daemon.command", ()),
-        ("vgpu.plugin.command", ()),
-    ],
-)
+VERBS = (
+    "config apply --node n", "status", "gc", "set x --cores 3", "grant list", "grant add --cores 100",
+    f"grant remove {GRANT}", "inventory show", "inventory refresh", "doctor", "runtime configure --runtime podman",
+    "runtime check --runtime docker --output json", "runtime unconfigure --runtime containerd", "cdi generate",
+    "cdi remove --output json",
+)  # fmt: skip
+PROGRAMS = [
+    *((CTL, tuple(verb.split())) for verb in VERBS),
+    ("vgpu.node.daemon.command", ()),
+    ("vgpu.plugin.command", ()),
+]
+
+
+@pytest.mark.parametrize(("module", "arguments"), PROGRAMS)
 def test_run_as_root(
     call: Callable[..., subprocess.CompletedProcess[str]], module: str, arguments: tuple[str, ...]
 ) -> None:

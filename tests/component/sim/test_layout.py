@@ -10,21 +10,13 @@ from types import ModuleType
 
 
 def test_structures_match(simctl: ModuleType, repository: Path, tmp_path: Path) -> None:
+    layout = simctl.layout
     mirrored = {
-        "header": simctl.layout.Header,
-        "card": simctl.layout.Card,
-        "slot": simctl.layout.Slot,
-        "turn_holder": simctl.layout.TurnHolder,
-        "sample": simctl.layout.Sample,
-        "incident": simctl.layout.Incident,
-        "board": simctl.layout.Board,
-        "timeline_process": simctl.layout.TimelineProcess,
-        "timeline_thread": simctl.layout.TimelineThread,
-        "timeline": simctl.layout.Timeline,
-        "meeting": simctl.layout.Meeting,
-        "shared_memory": simctl.layout.Share,
-        "file": simctl.layout.File,
-    }
+        "header": layout.Header, "card": layout.Card, "slot": layout.Slot, "turn_holder": layout.TurnHolder,
+        "sample": layout.Sample, "incident": layout.Incident, "board": layout.Board,
+        "timeline_process": layout.TimelineProcess, "timeline_thread": layout.TimelineThread,
+        "timeline": layout.Timeline, "meeting": layout.Meeting, "shared_memory": layout.Share, "file": layout.File,
+    }  # fmt: skip
     expected = []
     lines = []
     for name, structure in mirrored.items():

@@ -7,22 +7,14 @@ import pytest
 from vgpu.config import annotations, grants, request
 from vgpu.config.dialects import placements, registration
 
+DISTANCES = [
+    ("", "", 0), ("cores", "", 5), ("cores", "cores", 0), ("core", "cores", 1), ("corse", "cores", 1),
+    ("coers", "cores", 1), ("croes", "cores", 1), ("memroy", "memory", 1), ("core-limt", "core-limit", 1),
+    ("limits", "gpus", 5),
+]  # fmt: skip
 
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        ("", "", 0),
-        ("cores", "", 5),
-        ("cores", "cores", 0),
-        ("core", "cores", 1),
-        ("corse", "cores", 1),
-        ("coers", "cores", 1),
-        ("croes", "cores", 1),
-        ("memroy", "memory", 1),
-        ("core-limt", "core-limit", 1),
-        ("limits", "gpus", 5),
-    ],
-)
+
+@pytest.mark.parametrize(("one", "other", "expected"), DISTANCES)
 def test_distance(one: str, other: str, expected: int) -> None:
     assert annotations.distance(one, other) == annotations.distance(other, one) == expected
 

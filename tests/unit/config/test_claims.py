@@ -16,20 +16,9 @@ from vgpu.config.limits import UNLIMITED, CardLimit
 UUID = "GPU-8a56a4bc-1111-2222-3333-444455556666"
 ID = "0123456789abcdef" * 2
 SOUND = Claim(
-    "c1",
-    12,
-    3456,
-    [CardLimit(UUID, 1 << 30, 30, 50)],
-    False,
-    Holder("uid", "main"),
-    [ID],
-    "/run/b",
-    17e8,
-    "ns/pod/main",
-    True,
-    priority=0,
-    devices={"195:0": "/dev/nvidia0"},
-).record()
+    "c1", 12, 3456, [CardLimit(UUID, 1 << 30, 30, 50)], False, Holder("uid", "main"), [ID], "/run/b", 17e8,
+    "ns/pod/main", True, priority=0, devices={"195:0": "/dev/nvidia0"},
+).record()  # fmt: skip
 LATER = {"cgroup", "boot_id", "priority", "devices", "lowered"}
 WHOLE = Claim("c2", 12, 3456, [CardLimit(UUID, UNLIMITED)], True, None, [], "/run/b", 17e8).record()
 

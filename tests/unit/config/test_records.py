@@ -17,21 +17,8 @@ from vgpu.config.inventory import Binary, Card, Device, Inventory, Library
 from vgpu.config.limits import CardLimit
 
 VALUES = [
-    None,
-    True,
-    False,
-    0,
-    -1,
-    1 << 63,
-    1.5,
-    -2e-7,
-    "",
-    'ä\n\x00"\\\u2028😀',
-    [],
-    {},
-    [[], {}],
-    {"a": [1, {"b": None}]},
-]
+    None, True, False, 0, -1, 1 << 63, 1.5, -2e-7, "", 'ä\n\x00"\\\u2028😀', [], {}, [[], {}], {"a": [1, {"b": None}]},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("value", VALUES)
@@ -157,25 +144,9 @@ SOUND: list[tuple[dict[str, object], object]] = [
     ),
 ]  # fmt: skip
 WORSE = [
-    None,
-    True,
-    -1,
-    0,
-    1 << 70,
-    10**400,
-    1.5,
-    float("inf"),
-    "",
-    "a/../b",
-    "x" * 5000,
-    "\n",
-    [],
-    [[]],
-    {},
-    {"a": 1},
-    [None],
-    [{}],
-]
+    None, True, -1, 0, 1 << 70, 10**400, 1.5, float("inf"), "", "a/../b", "x" * 5000, "\n", [], [[]], {}, {"a": 1},
+    [None], [{}],
+]  # fmt: skip
 
 
 def damaged(value: object, chance: random.Random) -> object:

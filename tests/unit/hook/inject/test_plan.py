@@ -460,17 +460,8 @@ def test_the_loader_cache_names_the_driver(layout: str) -> None:
     assert replaced.old == old
     found = {entry.name.decode(): entry.path.decode() for entry in ldcache.parse(replaced.data).entries}
     directory = LAYOUTS[layout][0]
-    assert found == {
-        name: f"{directory}/{name}"
-        for name in (
-            "libcuda.so.1",
-            "libcuda.so",
-            "libnvidia-ml.so.1",
-            "libnvidia-ml.so",
-            "libnvidia-ptxjitcompiler.so.1",
-            f"libnvidia-nosoname.so.{VERSION}",
-        )
-    }
+    drivers = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so", "libnvidia-ptxjitcompiler.so.1")
+    assert found == {name: f"{directory}/{name}" for name in (*drivers, f"libnvidia-nosoname.so.{VERSION}")}
 
 
 def test_a_cache_with_these_entries_is_not_written() -> None:

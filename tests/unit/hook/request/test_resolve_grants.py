@@ -189,12 +189,9 @@ def test_a_whole_card_of_which_only_a_part_is_asked() -> None:
         [grant("gpu", 1)], choice(hami(0, 3000, 30)), limits={"nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}
     )
     assert shape(request) == (1, 30, 3000)
-    assert shape(request_of([grant("gpu", 1)], limits={"nvidia.com/gpucores": 30})) == (
-        1,
-        30,
-        8192,
-    )  # the smallest card's
-    assert shape(request_of([grant("gpu", 1)], choice(hami(0)), limits={"nvidia.com/gpucores": 30})) == (1, 30, 16384)
+    cores = {"nvidia.com/gpucores": 30}
+    assert shape(request_of([grant("gpu", 1)], limits=cores)) == (1, 30, 8192), "the smallest card's"
+    assert shape(request_of([grant("gpu", 1)], choice(hami(0)), limits=cores)) == (1, 30, 16384)
 
 
 @pytest.mark.parametrize("other", [hami(1, 3000, 31), hami(1, 0, 30)])

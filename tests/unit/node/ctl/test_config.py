@@ -200,19 +200,12 @@ def test_show_as_a_table(node: Node) -> None:
 def test_show_as_json(node: Node) -> None:
     done = node.config("show", TEXT, "--output", "json", "--node", "gpu-7")
     rows = {row["setting"]: row for row in json.loads(done.stdout)}
-    assert {name: row["value"] for name, row in rows.items()} == {
-        **DEFAULTS,
-        "scaling.memory": 2.0,
-        "scaling.cores": 3.0,
-    }
+    values = {**DEFAULTS, "scaling.memory": 2.0, "scaling.cores": 3.0}
+    assert {name: row["value"] for name, row in rows.items()} == values
     assert rows["scaling.cores"] == {
         "setting": "scaling.cores", "value": 3.0, "origin": "node", "file": str(node.source), "line": 3,
     }  # fmt: skip
-    assert (rows["driver.root"]["origin"], rows["driver.root"]["file"], rows["driver.root"]["line"]) == (
-        "default",
-        None,
-        None,
-    )
+    assert [rows["driver.root"][name] for name in ("origin", "file", "line")] == ["default", None, None]
 
 
 def test_show_as_yaml(node: Node) -> None:

@@ -17,7 +17,6 @@ from vgpu.config.limits import CardLimit
 from vgpu.hook.linux import staleness
 from vgpu.node.ctl import doctor as verb
 from vgpu.node.daemon import reader
-from vgpu.node.daemon.reader import Asked
 from vgpu.node.doctor import coexistence, host, node, runtimes
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, Finding
 
@@ -294,12 +293,7 @@ def test_containers_that_see_what_is_not_theirs(tree: Tree) -> None:
 
 
 def test_a_container_that_blocks_the_look_is_named(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(count: int, *_: object) -> Asked:
-        found = Asked()
-        found.silent = list(range(count))
-        return found
-
-    monkeypatch.setattr(reader, "each", silent)
+    monkeypatch.setattr(reader, "each", region_reading.silent)
     tree.inventory()
     tree.process(1, "init", "host")
     tree.process(40, "hostile", "third")

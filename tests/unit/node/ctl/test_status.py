@@ -17,7 +17,6 @@ from vgpu.config.grants import Grant, Holder
 from vgpu.config.limits import CardLimit
 from vgpu.config.request import Request
 from vgpu.node.daemon import reader
-from vgpu.node.daemon.reader import Asked
 from vgpu.node.daemon.usage_regions import region_of
 
 
@@ -106,12 +105,7 @@ def test_damage_is_a_warning_each_once(node: Node) -> None:
 
 
 def test_a_container_that_does_not_answer_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(count: int, *_: object) -> Asked:
-        found = Asked()
-        found.silent = list(range(count))
-        return found
-
-    monkeypatch.setattr(reader, "each", silent)
+    monkeypatch.setattr(reader, "each", region_reading.silent)
     node.hold("one", Request(1, 30, GIB), name="default/train/main")
     node.hold("whole", Request(1, 100, 0))
     done = node.call("--output", "json")
@@ -171,11 +165,6 @@ def region(reserved: int) -> bytes:
     return bytes(data)
 
 
-def test_usage_is_read_through_the_containers_root(root: Root) -> None:
-    root.region.write_bytes(region(5 * GIB))
-    assert root.usage() == {uuid_of(0): 5 * GIB}
-
-
 @pytest.mark.parametrize("data", [b"", b"garbage", bytes(usage.SIZE), region(1)[:-1], region(1) + b"x"])
 def test_a_file_that_is_no_region(root: Root, data: bytes) -> None:
     root.region.write_bytes(data)
@@ -219,6 +208,6 @@ def test_no_such_process(root: Root) -> None:
     assert region_of(-1, 5, usage.decode) == {}
 
 
-def test_absurd_figures_are_shown_as_they_are(root: Root) -> None:
+def test_usage_is_read_through_the_containers_root_absurd_figures_too(root: Root) -> None:
     root.region.write_bytes(region((1 << 64) - 1))
     assert root.usage() == {uuid_of(0): (1 << 64) - 1}

@@ -61,12 +61,6 @@ def test_cores(free, size: int, policy: Policy, expected) -> None:
     assert taken(cores_of(make_cards(4)), free, size, policy=policy) == expected
 
 
-def test_memory_of_one_container_lies_on_one_card() -> None:
-    memory = advertised(make_settings(), make_cards(4))[1]
-    assert taken(memory, {0: 20, 1: 30}, 25) == {1: 25}
-    assert taken(memory, {0: 20, 1: 30}, 25, policy=SPREAD) == {2: 25}
-
-
 def linked(pairs: list[tuple[int, int]], count: int = 4) -> list[Card]:
     cards = make_cards(count, link="SYS")
     for a, b in pairs:
