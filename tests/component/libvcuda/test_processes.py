@@ -22,16 +22,6 @@ LIMIT = 64 * MIB
 F_OFD_SETLK = 37
 
 
-def test_two_processes_share_one_limit(awkward: Box) -> None:
-    awkward.limit(LIMIT)
-    first, second = awkward.opened(), awkward.opened()
-    assert first.alloc(LIMIT - MIB)[0] == 0
-    assert second.free_bytes() == MIB
-    assert second.alloc(MIB + 1)[0] == OUT_OF_MEMORY
-    assert second.alloc(MIB)[0] == 0
-    assert first.alloc(1)[0] == OUT_OF_MEMORY
-
-
 def test_eight_racing_processes_fill_the_limit_and_never_exceed_it(awkward: Box) -> None:
     awkward.limit(LIMIT)
     clients = [awkward.opened() for _ in range(8)]
@@ -55,25 +45,6 @@ def test_eight_churning_processes_never_exceed_the_limit(awkward: Box) -> None:
     assert all(int(granted) > 0 for _, granted, _ in answers)
     assert sum(int(refused) for _, _, refused in answers) > 0
     assert awkward.usage() == (8, 0, 0)
-
-
-def test_the_killed_processes_share_is_taken_back(awkward: Box) -> None:
-    awkward.limit(LIMIT)
-    first, second = awkward.opened(), awkward.opened()
-    assert first.alloc(LIMIT)[0] == 0
-    assert second.alloc(1)[0] == OUT_OF_MEMORY
-    first.kill()
-    assert second.alloc(LIMIT)[0] == 0
-    assert awkward.usage() == (1, 0, LIMIT)
-
-
-def test_the_killed_process_is_not_counted_in_reported_memory(awkward: Box) -> None:
-    awkward.limit(LIMIT)
-    first, second = awkward.opened(), awkward.opened()
-    first.alloc(MIB)
-    assert second.free_bytes() == LIMIT - MIB
-    first.kill()
-    assert second.free_bytes() == LIMIT
 
 
 def test_a_zombie_holds_nothing(awkward: Box) -> None:
@@ -127,10 +98,10 @@ def test_nested_namespaces_share_the_limit(awkward: Box) -> None:
     assert awkward.usage() == (8, 0, LIMIT)
 
 
-@pytest.mark.parametrize("heir", ["opened", "nested"])
-def test_what_a_killed_process_of_a_nested_namespace_held_is_taken_back(awkward: Box, heir: str) -> None:
+@pytest.mark.parametrize(("kind", "heir"), [("nested", "opened"), ("nested", "nested"), ("opened", "opened")])
+def test_what_a_killed_process_held_is_taken_back_and_counted_as_free(awkward: Box, kind: str, heir: str) -> None:
     awkward.limit(LIMIT)
-    killed, living = awkward.nested(), awkward.nested()
+    killed, living = getattr(awkward, kind)(), getattr(awkward, kind)()
     assert (killed.alloc(LIMIT // 2)[0], living.alloc(LIMIT // 4)[0]) == (0, 0)
     other = getattr(awkward, heir)()
     assert other.free_bytes() == LIMIT // 4
