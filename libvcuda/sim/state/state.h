@@ -59,7 +59,8 @@ struct sim_header {
 	uint32_t is_virtual;   /* 1: the virtual clock, see state/virtual.h; 0: the wall clock */
 	uint32_t parties;      /* processes that must have registered before virtual time begins */
 	uint32_t period_ns;    /* length of a period over which utilization is measured */
-	uint8_t reserved[200];
+	uint32_t wake_ns;      /* a context that was idle for so long ends another's slice at once; 0: it waits */
+	uint8_t reserved[196];
 };
 
 struct sim_card {

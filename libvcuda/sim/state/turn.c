@@ -50,17 +50,19 @@ static void remove_waiting(struct sim_board *board, unsigned at)
 	board->waiting_count = count - 1;
 }
 
-static void wait_in_line(struct sim_board *board, const struct sim_turn_holder *who)
+/* Returns whether it is new there. */
+static bool wait_in_line(struct sim_board *board, const struct sim_turn_holder *who)
 {
 	unsigned count = waiting_count(board);
 
 	for (unsigned i = 0; i < count; i++)
 		if (same(&board->waiting[i], who))
-			return;
+			return false;
 	if (count < SIM_MAX_WAITING) {
 		board->waiting[count] = *who;
 		board->waiting_count = count + 1;
 	}
+	return count < SIM_MAX_WAITING;
 }
 
 static void grant(struct sim_board *board, const struct sim_turn_holder *who, uint64_t at)
@@ -118,8 +120,11 @@ static void report(struct sim_file *file, const struct sim_board *board, const s
 	own_word = slice->word;
 }
 
-static void ask(struct sim_file *file, struct sim_board *board, const struct sim_turn_holder *me, uint64_t now)
+static uint64_t left_at[SIM_MAX_CARDS]; /* when this process last had the card */
+
+static void ask(struct sim_file *file, unsigned card, const struct sim_turn_holder *me, uint64_t now)
 {
+	struct sim_board *board = &file->boards[card];
 	bool free = !board->holder.token;
 
 	/* The file may contain anything: a slice that would end in the far future is not valid. */
@@ -129,7 +134,12 @@ static void ask(struct sim_file *file, struct sim_board *board, const struct sim
 		free = !lives(file, &board->holder) || board->until > now;
 	if (same(&board->holder, me))
 		return;
-	wait_in_line(board, me);
+	bool is_new = wait_in_line(board, me);
+	uint32_t idle = sim_state_timing()->wake_ns;
+	if (!free && is_new && idle && now - left_at[card] >= idle && board->until > now) {
+		board->until = now > board->since ? now : board->since;
+		sim_clock_wake_word(&file->slots[board->holder.slot].wake);
+	}
 	/* The first waiting context gets the card, which may be another one. */
 	if (free)
 		hand_over_card(file, board, now);
@@ -147,7 +157,7 @@ enum sim_status sim_turn_ask(unsigned card, uint32_t context, uint64_t now, stru
 		return SIM_DAMAGED;
 	}
 	struct sim_turn_holder me = self(file, context);
-	ask(file, &file->boards[card], &me, now);
+	ask(file, card, &me, now);
 	report(file, &file->boards[card], &me, now, slice);
 	sim_state_unlock();
 	return SIM_OK;
@@ -163,6 +173,7 @@ enum sim_status sim_turn_pass(unsigned card, uint32_t context, uint64_t at, bool
 	struct sim_board *board = &file->boards[card];
 	struct sim_turn_holder me = self(file, context);
 	if (same(&board->holder, &me)) {
+		left_at[card] = at;
 		bool passed = hand_over_card(file, board, at);
 		if (wants_more && passed)
 			wait_in_line(board, &me);

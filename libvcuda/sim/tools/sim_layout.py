@@ -51,7 +51,8 @@ class Header(ctypes.Structure):
         ("is_virtual", ctypes.c_uint32),
         ("parties", ctypes.c_uint32),
         ("period_ns", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 200),
+        ("wake_ns", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 196),
     )
 
 

@@ -31,7 +31,7 @@ from sim_layout import (
 )
 from sim_profiles import build_card, load_profile, wants_nodes
 
-DEFAULT_TIMING = {"slice_us": 2000, "switch_us": 50, "kernel_us": 10, "sample_us": 166667}
+DEFAULT_TIMING = {"slice_us": 2000, "switch_us": 50, "kernel_us": 10, "sample_us": 166667, "wake_us": 0}
 
 # Not zero, so that the difference to a much earlier time is not negative.
 VIRTUAL_BEGIN_NS = 1000 * 10**9
@@ -62,6 +62,7 @@ def make_state(
     file.header.slice_ns = round(timing["slice_us"] * 1000)
     file.header.switch_ns = round(timing["switch_us"] * 1000)
     file.header.kernel_ns = round(timing["kernel_us"] * 1000)
+    file.header.wake_ns = round(timing["wake_us"] * 1000)
     file.header.period_ns = round(timing["sample_us"] * 1000)
     file.header.is_virtual = int(clock == "virtual")
     file.header.parties = parties

@@ -288,13 +288,17 @@ static bool handle_next(struct sim_engine *engine, uint64_t now, bool wants_turn
 
 static void sleep_until(struct sim_engine *engine, uint64_t wake, uint64_t now, bool wants_turn)
 {
-	if (wants_turn && !engine->has_turn) {
+	bool may_lose = engine->has_turn && !engine->is_unlimited && sim_state_timing()->wake_ns;
+
+	if (may_lose || (wants_turn && !engine->has_turn)) {
 		wake = wake < engine->slice.until ? wake : engine->slice.until;
 		engine->waits_for_turn = true;
 		pthread_mutex_unlock(&sim_driver.lock);
 		sim_clock_wait_word(engine->slice.word, engine->slice.seen, wake);
 		pthread_mutex_lock(&sim_driver.lock);
 		engine->waits_for_turn = false;
+		if (may_lose) /* its slice may end sooner now */
+			ask_for_turn(engine, sim_clock_now());
 		return;
 	}
 	if (!engine->waiting && wake != SIM_NEVER && wake < now + LAZY_NS)
