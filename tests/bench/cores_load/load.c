@@ -3,7 +3,8 @@
  *
  *   kernel=fixed:NS | lognormal:MEDIAN:SIGMA_PERMILLE:MAX | bimodal:NS:NS:PERMILLE_OF_THE_SECOND
  *   launches=N        per round and stream (default 1)
- *   wait=0|1          1: wait after a round until it is done (default); 0: launch without waiting
+ *   wait=WAY          after a round until it is done: stream (default), context, event, query, stream_query, thread,
+ *                     host (a function), flag (in the host's memory); none: launch without waiting
  *   gap=NS rounds=N   sleep after a round; end after so many rounds (0: at `end`)
  *   arrivals=FILE     a round for each request of the file, see requests.c
  *   on=NS off=NS      rounds for so long, then no work for so long, in turn from `begin` on
@@ -54,6 +55,18 @@ static const char ptx[] = ".version 6.0\n.target sm_60\n.address_size 64\n"
 			  "\tsetp.lt.u64 %p, %a4, %a0;\n\t@%p bra again;\n\tret;\n}\n"
 			  ".visible .entry meet_ns(.param .u64 ns, .param .u64 key, .param .u64 parties) { ret; }\n";
 
+struct lane {
+	unsigned card;
+	CUstream stream;
+	CUgraphExec graph;
+	CUdeviceptr memory;
+	uint64_t graph_ns;
+	CUevent event;
+	uint32_t *flag, done, asked; /* flag: in memory that the card writes */
+};
+
+static void wait_for_stream(struct lane *lane);
+
 static struct {
 	char shape;
 	double a, b, c;
@@ -61,7 +74,7 @@ static struct {
 	uint64_t trace, probe, gate, burn, on, off;
 	uint64_t meet, parties, cards;
 	uint64_t limit, group;
-	bool wait;
+	void (*wait)(struct lane *);
 	const struct load_peer *peer;
 } load = {
 	.shape = 'f',
@@ -72,7 +85,7 @@ static struct {
 	.cards = 1,
 	.grid = 4096,
 	.block = 1024,
-	.wait = true,
+	.wait = wait_for_stream,
 };
 
 struct load_times load_times;
@@ -236,14 +249,6 @@ static uint64_t duration_of_next(uint64_t *state)
 	return value < 1000 ? 1000 : (uint64_t)value;
 }
 
-struct lane {
-	unsigned card;
-	CUstream stream;
-	CUgraphExec graph;
-	CUdeviceptr memory;
-	uint64_t graph_ns;
-};
-
 void load_note_woken(void)
 {
 	uint64_t number = __atomic_fetch_add(&woken_count, 1, __ATOMIC_RELAXED);
@@ -309,6 +314,121 @@ static void launch_some(struct lane *lane, void *host, uint64_t *state)
 		LOAD_CHECK(CALL(cuMemsetD8Async, lane->memory, (unsigned char)0, (size_t)load.memset, lane->stream));
 }
 
+/* ---- ways to learn that a round is done ---- */
+
+#define POLL_EACH 2000 /* ns between two looks of a program that polls: a query takes some 1 us */
+
+static void wait_for_stream(struct lane *lane)
+{
+	LOAD_CHECK(synchronize(lane->stream));
+}
+
+static void wait_for_context(struct lane *lane)
+{
+	(void)lane;
+	LOAD_CHECK(CALL(cuCtxSynchronize, 0));
+}
+
+static void record(struct lane *lane)
+{
+	if (!lane->event)
+		LOAD_CHECK(CALL(cuEventCreate, &lane->event, 2)); /* without timing */
+	LOAD_CHECK(CALL(cuEventRecord, lane->event, lane->stream));
+}
+
+static void wait_for_event(struct lane *lane)
+{
+	record(lane);
+	LOAD_CHECK(CALL(cuEventSynchronize, lane->event));
+}
+
+static void look_again(void)
+{
+	load_clock->sleep_until(load_clock->now() + POLL_EACH);
+}
+
+static void query_event(struct lane *lane)
+{
+	record(lane);
+	while (CALL(cuEventQuery, lane->event) == CUDA_ERROR_NOT_READY)
+		look_again();
+}
+
+static void query_stream(struct lane *lane)
+{
+	while (CALL(cuStreamQuery, lane->stream) == CUDA_ERROR_NOT_READY)
+		look_again();
+}
+
+static void *wait_elsewhere(void *argument)
+{
+	struct lane *lane = argument;
+
+	LOAD_CHECK(CALL(cuCtxSetCurrent, contexts[lane->card]));
+	for (uint32_t done = 1;; done++) {
+		while (__atomic_load_n(&lane->asked, __ATOMIC_ACQUIRE) < done)
+			look_again();
+		LOAD_CHECK(synchronize(lane->stream));
+		__atomic_store_n(&lane->done, done, __ATOMIC_RELEASE);
+	}
+	return NULL;
+}
+
+static void wait_until_done(struct lane *lane, uint32_t *word)
+{
+	while (__atomic_load_n(word, __ATOMIC_ACQUIRE) < lane->asked)
+		look_again();
+}
+
+static void wait_by_thread(struct lane *lane)
+{
+	if (!lane->asked)
+		load_thread(wait_elsewhere, lane);
+	__atomic_store_n(&lane->asked, lane->asked + 1, __ATOMIC_RELEASE);
+	wait_until_done(lane, &lane->done);
+}
+
+static void note_done(void *lane)
+{
+	__atomic_fetch_add(&((struct lane *)lane)->done, 1, __ATOMIC_RELEASE);
+}
+
+static void wait_by_host_function(struct lane *lane)
+{
+	lane->asked++;
+	LOAD_CHECK(CALL(cuLaunchHostFunc, lane->stream, note_done, lane));
+	wait_until_done(lane, &lane->done);
+}
+
+static void wait_for_flag(struct lane *lane)
+{
+	CUdeviceptr address;
+
+	if (!lane->flag)
+		LOAD_CHECK(CALL(cuMemHostAlloc, &lane->flag, (size_t)4096, 2)); /* mapped */
+	LOAD_CHECK(CALL(cuMemHostGetDevicePointer_v2, &address, lane->flag, 0));
+	lane->asked++;
+	LOAD_CHECK(CALL(cuStreamWriteValue32_v2, lane->stream, address, lane->asked, 0));
+	wait_until_done(lane, lane->flag);
+}
+
+static void (*way_to_wait(const char *name))(struct lane *)
+{
+	static const struct {
+		const char *name;
+		void (*wait)(struct lane *);
+	} ways[] = {
+		{"1", wait_for_stream},     {"stream", wait_for_stream},     {"context", wait_for_context},
+		{"event", wait_for_event},  {"query", query_event},          {"stream_query", query_stream},
+		{"thread", wait_by_thread}, {"host", wait_by_host_function}, {"flag", wait_for_flag},
+	};
+
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+		if (strcmp(ways[i].name, name) == 0)
+			return ways[i].wait;
+	return NULL;
+}
+
 static void note_round(uint64_t began)
 {
 	uint64_t number = __atomic_fetch_add(&rounds_done, 1, __ATOMIC_RELAXED);
@@ -324,7 +444,7 @@ static void do_round(struct lane *lanes, void *host, uint64_t *state)
 	for (uint64_t i = 0; i < load.streams; i++)
 		launch_some(&lanes[i], host, state);
 	for (uint64_t i = 0; load.wait && i < load.streams; i++)
-		LOAD_CHECK(synchronize(lanes[i].stream));
+		load.wait(&lanes[i]);
 	note_round(began);
 }
 
@@ -451,7 +571,7 @@ static void read_option(char *text)
 	else if (strcmp(text, "arrivals") == 0)
 		load_requests_open(value);
 	else if (strcmp(text, "wait") == 0)
-		load.wait = *value != '0';
+		load.wait = way_to_wait(value);
 	else if (strcmp(text, "peer") == 0)
 		load.peer = strcmp(value, "none") == 0 ? NULL : load_peer_of(value);
 	else
