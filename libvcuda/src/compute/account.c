@@ -9,6 +9,7 @@
 #define REFILL_EACH (20 * NS_PER_US)
 #define HOLDER_ABSENT (20 * NS_PER_MS) /* a process that has the time slice and wants the card looks more often */
 #define MOST_DEBT (60 * (int64_t)NS_PER_S)
+#define BURST_ALONE (100 * NS_PER_MS)  /* of its share, what a container that is alone on its card may use at once */
 #define NEVER_MEASURED (20 * NS_PER_MS) /* beyond its estimate, a kernel that was never measured may take so long */
 
 /*
@@ -20,6 +21,8 @@ static uint64_t capacity(const struct token_bucket *bucket, uint64_t elapsed, ui
 	uint64_t quota = bounds_max(schedule_quota(bucket, now), 2 * NS_PER_MS);
 	uint64_t waits_from = LOAD(neighbours.waits_from);
 
+	if (!container_slice_may_be_awaited()) /* on another card neither, where the same threads may have to wait */
+		return bounds_max(quota, schedule_rate(bucket, now) * BURST_ALONE / WHOLE);
 	if (!container_slice_has_neighbours(bucket) || elapsed > SLICE_ABSENT)
 		return quota;
 	if (waits_from && waits_from < now)

@@ -134,8 +134,11 @@ static bool waits_to_borrow(struct token_bucket *bucket, uint64_t now)
 	return true;
 }
 
-bool admission_try(struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again)
+bool admission_try(struct token_bucket *bucket, uint64_t estimate, const struct estimate *kind, uint64_t now,
+		   uint64_t *again)
 {
+	bool is_known = estimates_known(kind);
+
 	schedule_follow(bucket, now);
 	bool is_idle = account_refill(bucket, now);
 	bool may_begin = has_tokens(bucket, is_idle, now, again);
@@ -156,7 +159,7 @@ bool admission_try(struct token_bucket *bucket, uint64_t estimate, bool is_known
 		return false;
 	}
 	if (container_slice_has_neighbours(bucket))
-		container_slice_extend_lease(is_known, now);
+		container_slice_extend_lease(is_known, estimates_certain(kind, now), now);
 	return true;
 }
 

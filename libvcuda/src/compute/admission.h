@@ -8,10 +8,12 @@
 #ifndef VCUDA_ADMISSION_H
 #define VCUDA_ADMISSION_H
 
+#include "compute/estimates.h"
 #include "compute/token_bucket.h"
 
 /* Reserves `estimate` ns if work of that estimated length may begin now. If not, *again is when to try again. */
-bool admission_try(struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again);
+bool admission_try(struct token_bucket *bucket, uint64_t estimate, const struct estimate *kind, uint64_t now,
+		   uint64_t *again);
 
 /*
  * Reserves a local slice and returns its ns: launches may take it until *until without any other call. 0: there is

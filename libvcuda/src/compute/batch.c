@@ -6,7 +6,9 @@
 #include "compute/card_clock.h"
 #include "compute/container_slice.h"
 #include "compute/process_slice.h"
+#include "driver/cuda_table.h"
 
+#define COPY_PATIENCE (50 * NS_PER_MS) /* what is before the launch may wait for the program */
 #define SLICE (2 * NS_PER_MS) /* the hardware's time slice of a context */
 
 /* A batch ends when its launches should take this long. */
@@ -137,6 +139,7 @@ static void add_to(struct batch *batch, struct stream_slot *slot, struct launch 
 	batch->is_mixed |= launch->kind != batch->kind;
 	slot->stream = launch->stream;
 	slot->thread = launch->thread;
+	slot->joined_at = now;
 	batch->launches++;
 	batch->estimate += launch->estimate;
 	batch->booked += launch->estimate;
@@ -221,7 +224,7 @@ static void note_delay(struct batch *batch, const struct launch *launch, uint64_
 	batch->idle_times++;
 }
 
-/* Another thread ended the batch while its first launch was in the driver: the end event may lie before the work. */
+/* Another thread ended the batch while a launch was in the driver: the end event may lie before the work. */
 static void move_end(struct compute_context *context, struct batch *batch, CUstream stream, uint64_t now)
 {
 	CUevent end = card_clock_record(context, stream);
@@ -234,6 +237,14 @@ static void move_end(struct compute_context *context, struct batch *batch, CUstr
 	batch->is_mixed = true; /* other work may lie between */
 }
 
+/* Whether the launch's batch is still open. Without the lock: the answer may be late. */
+static bool is_open(const struct compute_context *context, const struct launch *launch)
+{
+	const struct batch *batch = &context->batches[launch->batch];
+
+	return LOAD(batch->order) == launch->order && LOAD(batch->state) == OPEN;
+}
+
 static void note_success(struct compute_context *context, struct batch *batch, const struct launch *launch,
 			 uint64_t now)
 {
@@ -242,7 +253,7 @@ static void note_success(struct compute_context *context, struct batch *batch, c
 	if (batch->state == OPEN && launch->closes) {
 		note_delay(batch, launch, now);
 		end_batch(context, batch, launch->stream, now);
-	} else if (batch->state == CLOSED && launch->opened) {
+	} else if (batch->state == CLOSED) {
 		move_end(context, batch, launch->stream, now);
 	}
 }
@@ -267,7 +278,7 @@ bool batch_joined(struct launch *launch, bool succeeded)
 {
 	struct compute_context *context = launch->context;
 
-	if (succeeded && launch->batch >= 0 && !launch->opened && !launch->closes)
+	if (succeeded && launch->batch >= 0 && !launch->opened && !launch->closes && is_open(context, launch))
 		return false;
 	uint64_t now = clock_now();
 	if (launch->batch < 0) {
@@ -286,6 +297,46 @@ bool batch_joined(struct launch *launch, bool succeeded)
 		undo(context, batch, launch, now);
 	contexts_unlock(&context->lock);
 	return true;
+}
+
+uint64_t batch_end_quiet(struct compute_context *context, uint64_t now)
+{
+	uint64_t next = UINT64_MAX;
+
+	for (int i = 0; i < BATCHES; i++) {
+		struct batch *batch = &context->batches[i];
+		const struct stream_slot *slot = &context->slots[batch->slot];
+		if (batch->state != OPEN || !batch->launched_at || batch->is_behind_wait ||
+		    slot->stream == CU_STREAM_PER_THREAD || (slot->stream == CU_STREAM_LEGACY && context->working > 1))
+			continue;
+		uint64_t due = bounds_max(slot->joined_at + BATCH_QUIET, batch->expected - BATCH_QUIET);
+		if (now < due) {
+			next = bounds_min(next, due);
+			continue;
+		}
+		if (now > batch->expected) {
+			batch->doubtful += now - batch->expected;
+			batch->idle_times++;
+		}
+		end_batch(context, batch, slot->stream, now);
+	}
+	return next;
+}
+
+void batch_note_done(struct compute_context *context, const struct batch *done)
+{
+	struct stream_slot *slot = &context->slots[done->slot];
+
+	for (int i = 0; i < BATCHES; i++)
+		if (context->batches[i].state != FREE && context->batches[i].slot == done->slot &&
+		    &context->batches[i] != done)
+			return;
+	if (!slot->has_work)
+		return;
+	slot->has_work = false;
+	count_up(&context->working, -1);
+	if (!context->working)
+		context->idle_since = done->ended_at;
 }
 
 /* Leaves the streams of other threads alone: those threads may have destroyed them. */
@@ -372,16 +423,64 @@ static void interrupt_batch(struct compute_context *context, struct stream_slot 
 	}
 }
 
-void batch_interrupt(struct compute_context *context, uint64_t key, CUstream stream, bool waits)
+void batch_interrupt(struct compute_context *context, uint64_t key, CUstream stream, bool waits, uint64_t bytes)
+{
+	struct stream_slot *slot = lock_stream_slot(context, key);
+
+	if (bytes)
+		STORE(context->copied, LOAD(context->copied) + bytes);
+	if (!slot)
+		return;
+	slot->copied += bytes;
+	if (slot->open >= 0)
+		interrupt_batch(context, slot, stream, waits);
+	slot->waits |= waits;
+	contexts_unlock(&context->lock);
+}
+
+void batch_waits_for_copy(struct compute_context *context, uint64_t key)
 {
 	struct stream_slot *slot = lock_stream_slot(context, key);
 
 	if (!slot)
 		return;
-	if (slot->open >= 0)
-		interrupt_batch(context, slot, stream, waits);
-	slot->waits |= waits;
+	slot->copied += LOAD(context->copied);
+	STORE(context->copied, 0);
 	contexts_unlock(&context->lock);
+}
+
+/* Returns an event behind what the launch's stream does now. NULL: the launch need not wait for that. */
+static CUevent record_behind_copies(const struct launch *launch)
+{
+	struct stream_slot *slot = lock_stream_slot(launch->context, launch->stream_key);
+	CUevent event = NULL;
+
+	if (!slot)
+		return NULL;
+	if (slot->copied >= BATCH_COPY_WORTH && (!LOAD(container_slice.present) || container_slice_is_awaited())) {
+		if (slot->open >= 0)
+			end_batch(launch->context, &launch->context->batches[slot->open], launch->stream, clock_now());
+		event = card_clock_record(launch->context, launch->stream);
+	}
+	slot->copied = 0;
+	contexts_unlock(&launch->context->lock);
+	return event;
+}
+
+void batch_await_copies(const struct launch *launch)
+{
+	CUevent event = record_behind_copies(launch);
+	uint64_t began = clock_now(), now = began;
+
+	if (!event)
+		return;
+	while (now - began < COPY_PATIENCE && REAL(cuEventQuery, event) == CUDA_ERROR_NOT_READY) {
+		clock_sleep_until(now + bounds_clamp((now - began) / 8, 20 * NS_PER_US, 100 * NS_PER_US));
+		now = clock_now();
+	}
+	contexts_lock(&launch->context->lock);
+	card_clock_put_event(launch->context, event);
+	contexts_unlock(&launch->context->lock);
 }
 
 void batch_forget(struct compute_context *context, uint64_t key, CUstream stream)

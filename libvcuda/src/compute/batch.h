@@ -70,7 +70,15 @@ void batch_waiting(struct compute_context *context, uint64_t stream_key);
 bool batch_waited(struct compute_context *context, uint64_t stream_key);
 
 /* The stream's next operation takes none of the card's time. With `waits`, it lasts until the program ends it. */
-void batch_interrupt(struct compute_context *context, uint64_t stream_key, CUstream stream, bool waits);
+void batch_interrupt(struct compute_context *context, uint64_t stream_key, CUstream stream, bool waits, uint64_t bytes);
+
+/*
+ * A launch behind a copy would keep the card for this container while it cannot use it. While others want the card, the
+ * launch waits until what its stream does before it is done. Copies of less are done sooner than others could come.
+ */
+#define BATCH_COPY_WORTH ((uint64_t)4 << 20)
+void batch_waits_for_copy(struct compute_context *context, uint64_t stream_key);
+void batch_await_copies(const struct launch *launch);
 
 /* Ends the stream's batch: the stream is about to be destroyed or captured. */
 void batch_forget(struct compute_context *context, uint64_t stream_key, CUstream stream);
@@ -79,6 +87,18 @@ void batch_forget(struct compute_context *context, uint64_t stream_key, CUstream
 
 /* Returns the batch's local slice to the bucket: no thread will launch into the batch any more. */
 void batch_drop_local_slice(struct compute_context *context, struct batch *batch);
+
+/*
+ * Ends the batches of streams into which nobody has launched for a while: so their end is seen, however the program learns
+ * of it. Not of a thread's own default stream, which other threads cannot name; nor of the legacy stream while another
+ * one has work: an event there is a barrier between them; nor behind a wait for the program, where a full stream would
+ * hold up the caller until the program goes on. Returns when to look again.
+ */
+#define BATCH_QUIET (50 * NS_PER_US)
+uint64_t batch_end_quiet(struct compute_context *context, uint64_t now);
+
+/* The batch has ended, and its stream has no other work. */
+void batch_note_done(struct compute_context *context, const struct batch *done);
 
 /* Frees the batch: none of its work is under way any more. */
 void batch_set_free(struct compute_context *context, struct batch *batch);

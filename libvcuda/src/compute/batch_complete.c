@@ -5,6 +5,7 @@
 #include "compute/card_clock.h"
 #include "compute/change_cost.h"
 #include "compute/container_slice.h"
+#include "compute/slice_parameters.h"
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
 
@@ -94,12 +95,14 @@ static void learn(const struct compute_context *context, const struct batch *bat
 {
 	uint64_t took = batch->ended_at - batch->started_at;
 	bool is_alone = batch->counted == took;
-	bool is_certain = is_alone && ((!batch->idle_times && !batch->is_unsure) || used > 4 * batch->estimate);
+	bool is_beside = batch->allowance > BATCH_SWITCHES;
+	bool is_sure = !batch->is_unsure || (!is_beside && took > SLICE_LONG); /* a change adds little to a long one */
+	bool is_certain = is_alone && ((!batch->idle_times && is_sure) || (used > 4 * batch->estimate && !is_beside));
 
 	if (batch->is_mixed || batch->is_interrupted || (batch->launches > 1 && (batch->idle_times || !is_alone)))
 		return;
 	/* Beside other containers' work, the least that was ever measured is nearest to the kernel's own time. */
-	uint64_t measured = batch->allowance > BATCH_SWITCHES ? saturating_less(batch->counted, batch->gaps) : used;
+	uint64_t measured = is_beside ? saturating_less(batch->counted, batch->gaps) : used;
 	estimates_add(batch->kind, is_alone ? measured : took, batch->launches, !is_certain, now);
 	if (batch->launches == 1)
 		account_measured(context->bucket, used);
@@ -147,6 +150,7 @@ static void count_use(struct compute_context *context, struct batch *batch, uint
 		learn(context, batch, used, now);
 		learn_change(context->bucket, batch);
 		card_clock_renew_base(context, batch, now);
+		batch_note_done(context, batch);
 		batch_set_free(context, batch);
 	} else if (used > batch->booked) {
 		account_book(context->bucket, used - batch->booked, now);
@@ -242,9 +246,11 @@ static uint64_t complete_in_context(struct compute_context *context)
 	if (!contexts_try_lock(&context->lock))
 		return clock_now() + EARLIEST_LOOK;
 	if (context->under_way && context->handle && REAL(cuCtxPushCurrent_v2, context->handle) == CUDA_SUCCESS) {
-		uint64_t now = clock_now();
+		uint64_t now = clock_now(), quiet = UINT64_MAX;
+		if (container_slice_has_neighbours(context->bucket))
+			quiet = batch_end_quiet(context, now);
 		complete_ended(context, now);
-		next = next_end(context, now);
+		next = bounds_min(next_end(context, now), quiet);
 		(void)REAL(cuCtxPopCurrent_v2, &before);
 	}
 	contexts_unlock(&context->lock);

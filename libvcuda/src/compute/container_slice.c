@@ -137,10 +137,11 @@ static uint64_t waiting_place(const struct token_bucket *bucket, uint64_t now)
 {
 	uint64_t place = LOAD(container_slice.queued), host = schedule_host_time(now);
 
-	if (place && place != LOAD(container_slice.as_borrower) && place < host + LONGEST_PLACE &&
-	    host < place + LONGEST_PLACE)
-		return place;
-	return place_now(bucket, now);
+	bool waits = place && place != LOAD(container_slice.as_borrower) && place < host + LONGEST_PLACE &&
+		     host < place + LONGEST_PLACE;
+
+	STORE(container_slice.is_urgent, (waits && LOAD(container_slice.is_urgent)) || answers_requests(bucket, now));
+	return waits ? place : place_now(bucket, now);
 }
 
 /* ---- borrowing: soft shares use what nobody else wants ---- */
@@ -212,7 +213,7 @@ static void take_lease(uint64_t until, uint64_t now)
 {
 	until = bounds_min(until, now + PRESENCE_LEASE_MOST - SLICE_LEASE);
 	STORE(container_slice.leased_until, until);
-	presence_lease(schedule_host_time(until));
+	presence_lease(schedule_host_time(until), LOAD(container_slice.lets_in));
 }
 
 /* Whether the process was stopped for so long that others may run by now. It then leaves as soon as its work ends. */
@@ -243,13 +244,14 @@ static uint64_t work_ends(uint64_t now)
 	return ends;
 }
 
-void container_slice_extend_lease(bool is_known, uint64_t now)
+void container_slice_extend_lease(bool is_known, bool is_certain, uint64_t now)
 {
 	uint64_t ends = work_ends(now), until = LOAD(container_slice.leased_until);
+	bool changes = __atomic_exchange_n(&container_slice.lets_in, is_certain, __ATOMIC_RELAXED) != is_certain;
 
 	if (!LOAD(container_slice.present) || has_lapsed(now))
 		return;
-	if (is_known && until >= ends + SLICE_LEASE_LEAST && until <= ends + 2 * SLICE_LEASE)
+	if (!changes && is_known && until >= ends + SLICE_LEASE_LEAST && until <= ends + 2 * SLICE_LEASE)
 		return;
 	lock_slice();
 	if (LOAD(container_slice.present))
@@ -262,7 +264,8 @@ static uint64_t renew_lease(uint64_t now)
 {
 	uint64_t until = LOAD(container_slice.leased_until), ends = work_ends(now);
 
-	if (until < bounds_max(ends, now + NS_PER_MS) && try_lock_slice()) {
+	if (until < bounds_max(ends + (LOAD(container_slice.lets_in) ? SLICE_LEASE_LEAST : 0), now + NS_PER_MS) &&
+	    try_lock_slice()) {
 		if (LOAD(container_slice.present))
 			take_lease(ends + SLICE_LEASE, now);
 		unlock_slice();
@@ -309,14 +312,14 @@ static bool try_begin(struct token_bucket *bucket, uint64_t now, uint64_t *again
 	uint64_t place = waiting_place(bucket, now), where;
 	bool is_next = false;
 
-	if (neighbours_must_wait(bucket, place, goes_on(bucket, now), now, &is_next)) {
+	if (neighbours_must_wait(bucket, place, goes_on(bucket, now), LOAD(container_slice.is_urgent), now, &is_next)) {
 		join_queue(bucket, place, now);
 		*again = now + (is_next ? SLICE_LOOK_AS_NEXT : SLICE_LOOK_AGAIN);
 		return false;
 	}
 	take_lease(now + SLICE_LEASE, now);
 	presence_hold();
-	if (gives_way(now)) {
+	if (!neighbours.is_guest && gives_way(now)) {
 		join_queue(bucket, place, now);
 		*again = now + COLLISION;
 		return false;
@@ -414,6 +417,20 @@ static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 	return LOAD(bucket->shared.time->progress) + SLICE_STAY;
 }
 
+/* The work under way ends later, by the time in which others worked. */
+static void put_off(uint64_t by)
+{
+	for (unsigned int i = token_bucket_count(); i; i--)
+		if (token_bucket_in_flight(token_buckets[i - 1]))
+			STORE(token_buckets[i - 1]->finish, LOAD(token_buckets[i - 1]->finish) + by);
+}
+
+/* Whether work is under way that lasts for so long that others may run beside it. */
+static bool is_long(uint64_t now)
+{
+	return LOAD(container_slice.present) && LOAD(container_slice.leased_until) + NS_PER_MS > now + PRESENCE_LONG;
+}
+
 static bool has_work(void)
 {
 	for (unsigned int i = token_bucket_count(); i; i--)
@@ -439,14 +456,23 @@ static void end_slice(uint64_t now)
 }
 
 /*
- * Checks ignored locks between the beginning and the end of a slice, too: two containers that ignore each other hardly
- * ever begin or leave while the other is away.
+ * Looks at the others between the beginning and the end of a slice, too: two containers that ignore each other hardly ever
+ * begin or leave while the other is away, and others may run beside a long launch.
  */
-static void look_at_ignored(void)
+static void look_at_others(uint64_t now)
 {
-	if (!LOAD(container_slice.is_mixed) || !try_lock_slice())
+	static uint64_t looked_at;
+	uint64_t where;
+
+	if (!(LOAD(container_slice.is_mixed) || is_long(now)) || !try_lock_slice())
 		return;
 	(void)presence_ignores();
+	if (LOAD(container_slice.present) && presence_of_others(&where)) {
+		STORE(container_slice.is_mixed, 1);
+		if (is_long(now) && LOAD(container_slice.lets_in))
+			put_off(now - bounds_max(looked_at, now - 2 * NS_PER_MS));
+	}
+	looked_at = now;
 	unlock_slice();
 }
 
@@ -454,11 +480,11 @@ uint64_t container_slice_tidy(uint64_t now)
 {
 	uint64_t until = 0;
 
-	look_at_ignored();
+	look_at_others(now);
 	if (!LOAD(container_slice.present))
 		return UINT64_MAX;
 	if (has_work())
-		return renew_lease(now);
+		return bounds_min(renew_lease(now), is_long(now) ? now + NS_PER_MS : UINT64_MAX);
 	for (unsigned int i = token_bucket_count(); i; i--)
 		until = bounds_max(until, stays_until(token_buckets[i - 1], now));
 	if (now < until)

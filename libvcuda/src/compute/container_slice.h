@@ -25,6 +25,8 @@ struct container_slice {
 	uint64_t as_borrower;   /* the place at which it waited last to borrow time, behind all that have tokens */
 	uint64_t moved_at;    /* when it last took another place */
 	uint64_t next_look;   /* until then launches go on without another look at the queue */
+	uint32_t lets_in;     /* its work under way may be mixed: how long it takes is certain */
+	uint32_t is_urgent;   /* what waits answers a request: it runs beside a launch that takes long */
 };
 
 extern struct container_slice container_slice;
@@ -51,7 +53,7 @@ void container_slice_unqueue(const struct token_bucket *bucket);
 uint64_t container_slice_tidy(uint64_t now);
 
 /* Says until when the work that this process has just begun should be done. */
-void container_slice_extend_lease(bool is_known, uint64_t now);
+void container_slice_extend_lease(bool is_known, bool is_certain, uint64_t now);
 
 /* Called after work was reserved: whether the container still has its slice, and keeps it until the work has ended. */
 bool container_slice_has_begun(const struct token_bucket *bucket);

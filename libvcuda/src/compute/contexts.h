@@ -58,6 +58,8 @@ struct stream_slot {
 	CUstream stream;      /* of the last launch */
 	const void *thread;   /* that made the last launch */
 	uint64_t expected;    /* when all work launched into it should be done */
+	uint64_t joined_at;   /* when the last launch began */
+	uint64_t copied;      /* bytes that it copies over the bus before its next launch */
 	uint64_t sampled_at;
 };
 
@@ -79,6 +81,7 @@ struct compute_context {
 	uint32_t event_count; /* events not in use */
 	uint32_t event_total;
 	uint32_t working;     /* stream slots that have work */
+	uint64_t copied;      /* bytes that its streams copied over the bus since one of them waited for another */
 	uint64_t interrupted; /* key of the stream whose batches are interrupted; 0: none */
 	uint64_t idle_since;   /* when a thread had last waited for the last of its work; 0: never yet */
 	uint64_t expected;    /* when all of its work should be done */

@@ -45,6 +45,13 @@ static inline bool estimates_stale(const struct estimate *estimate, uint64_t now
 	       now - __atomic_load_n(&estimate->sampled_at, __ATOMIC_RELAXED) > ESTIMATE_STALE;
 }
 
+/* Whether a long launch was measured without other work beside it, and not too long ago: 256 times its length. */
+static inline bool estimates_certain(const struct estimate *estimate, uint64_t now)
+{
+	return __atomic_load_n(&estimate->sure, __ATOMIC_RELAXED) &&
+	       now - __atomic_load_n(&estimate->sure_at, __ATOMIC_RELAXED) < 256 * estimates_ns(estimate);
+}
+
 /*
  * Adds a measurement: `launches` launches took `ns`. With `at_most`, other work may have disturbed them, so the
  * measurement counts only if it is less than the estimate.

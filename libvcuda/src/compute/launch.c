@@ -140,8 +140,11 @@ bool compute_launch_begin_group(struct compute_launch *calls, const CUDA_LAUNCH_
 
 static void end_launch(struct launch *launch, CUresult result)
 {
-	if (launch->context && batch_joined(launch, result == CUDA_SUCCESS))
-		poller_needed();
+	if (!launch->context || !batch_joined(launch, result == CUDA_SUCCESS))
+		return;
+	poller_needed();
+	if (container_slice_has_neighbours(launch->bucket))
+		poller_look_by(clock_now() + bounds_max(launch->estimate, 2 * BATCH_QUIET) - BATCH_QUIET);
 }
 
 void compute_launch_end_group(struct compute_launch *calls, unsigned int count, CUresult result)
@@ -187,7 +190,7 @@ void compute_launch_waited(CUstream stream, enum stream_meaning meaning)
 	guard_leave();
 }
 
-bool compute_launch_interrupt(CUstream stream, enum stream_meaning meaning, bool waits)
+bool compute_launch_interrupt(CUstream stream, enum stream_meaning meaning, bool waits, uint64_t bytes)
 {
 	struct launch launch;
 
@@ -197,9 +200,19 @@ bool compute_launch_interrupt(CUstream stream, enum stream_meaning meaning, bool
 	name_stream(&launch, stream, meaning);
 	launch.context = contexts_current_if_any(launch.thread);
 	if (launch.context)
-		batch_interrupt(launch.context, launch.stream_key, launch.stream, waits);
+		batch_interrupt(launch.context, launch.stream_key, launch.stream, waits, bytes);
 	guard_leave();
 	return true;
+}
+
+void compute_launch_waits_for_event(CUstream stream, enum stream_meaning meaning)
+{
+	if (!compute_launch_is_limited() || !guard_enter())
+		return;
+	struct compute_context *context = contexts_current_if_any(&guard_this_thread);
+	if (context && LOAD(context->copied) >= BATCH_COPY_WORTH)
+		batch_waits_for_copy(context, stream_key_of(stream, meaning));
+	guard_leave();
 }
 
 void compute_launch_forget_stream(CUstream stream, enum stream_meaning meaning)

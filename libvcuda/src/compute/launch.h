@@ -53,9 +53,13 @@ void compute_launch_waited(CUstream stream, enum stream_meaning meaning);
 
 /*
  * The stream's next operation takes time, but none of the card's: a copy over the bus or a wait for another stream.
- * With `waits`, it waits for the program: a function of the host, or a wait for a value. False: nothing is accounted.
+ * With `waits`, it waits for the program: a function of the host, or a wait for a value. `bytes` of a copy, else 0.
+ * False: nothing is accounted.
  */
-bool compute_launch_interrupt(CUstream stream, enum stream_meaning meaning, bool waits);
+bool compute_launch_interrupt(CUstream stream, enum stream_meaning meaning, bool waits, uint64_t bytes);
+
+/* The stream's next operation waits for another stream, which may copy. */
+void compute_launch_waits_for_event(CUstream stream, enum stream_meaning meaning);
 
 /* Called before a stream is destroyed or captured. */
 void compute_launch_forget_stream(CUstream stream, enum stream_meaning meaning);

@@ -14,6 +14,7 @@
 struct neighbours {
 	uint64_t waits_from;      /* since when this process waits for others, by its own clock; 0: it does not */
 	uint64_t owed_before;     /* tokens beyond one quota that it had then: owed to it for earlier waits */
+	bool is_guest;            /* it waits for none whose work lasts long: the hardware may mix their work */
 	uint64_t distrusts_until; /* until then this process waits for no other container, whatever they lock */
 };
 
@@ -23,7 +24,8 @@ extern struct neighbours neighbours;
  * Whether this process, whose place in the queue is `place`, waits for others. `goes_on`: the container's slice goes on,
  * so that the queue does not count. *is_next: of those that wait it is to look most often.
  */
-bool neighbours_must_wait(struct token_bucket *bucket, uint64_t place, bool goes_on, uint64_t now, bool *is_next);
+bool neighbours_must_wait(struct token_bucket *bucket, uint64_t place, bool goes_on, bool is_urgent, uint64_t now,
+			  bool *is_next);
 
 /* Whether this process waits for no other container now. */
 bool neighbours_are_distrusted(uint64_t now);

@@ -72,15 +72,18 @@ bool presence_saw_range(void);
  * Leases: a container that is at work says until when its work should be done, in the host's time, and says so again
  * before that time. One that was stopped cannot.
  */
-void presence_lease(uint64_t until);
+void presence_lease(uint64_t until, bool lets_in);
 void presence_end_lease(void);
 
 /*
  * What the container at work whose lock is at `where` says. LAPSED: nothing since its lease ended. NO_LEASE: it has left
  * since its lock was seen, or the lock is a forged one.
  */
-enum presence_lease { PRESENCE_NO_LEASE, PRESENCE_LAPSED, PRESENCE_LEASED };
+enum presence_lease { PRESENCE_NO_LEASE, PRESENCE_LAPSED, PRESENCE_LEASED, PRESENCE_LEASED_LONG };
 enum presence_lease presence_lease_of(uint64_t where, uint64_t now);
+
+/* A lease that ends later is a long one. */
+#define PRESENCE_LONG ((uint64_t)8 * NS_PER_MS)
 
 /* The longest lease that is believed. */
 #define PRESENCE_LEASE_MOST ((uint64_t)2500 * NS_PER_MS)

@@ -73,6 +73,9 @@
 #define SLICE_LEASE_LEAST (2 * NS_PER_MS)  /* beyond the expected end: below this it is said anew */
 #define SLICE_LEASE_UNKNOWN (100 * NS_PER_MS) /* for a kernel that was never measured, in all */
 
+/* Work under way that lasts for longer is no reason to wait for a program that answers requests. */
+#define SLICE_LONG (4 * NS_PER_MS)
+
 /* Who is next has been woken, and has to launch: some 100 us. It may have been stopped. */
 #define SLICE_LATE (2 * NS_PER_MS)
 

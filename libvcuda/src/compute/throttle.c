@@ -40,7 +40,7 @@ static uint64_t wait_for_tokens(struct launch *launch, uint64_t began, uint64_t 
 		uint64_t next_end = batch_complete_all();
 		now = clock_now();
 		batch_estimate(launch);
-		if (admission_try(bucket, launch->estimate, estimates_known(launch->kind), now, &again))
+		if (admission_try(bucket, launch->estimate, launch->kind, now, &again))
 			return now;
 		if (schedule_is_unlimited(bucket) || must_let_through(launch, began, now))
 			break;
@@ -64,8 +64,12 @@ uint64_t throttle_launch(struct launch *launch, uint64_t now)
 {
 	uint64_t again = 0;
 
+	if (container_slice_has_neighbours(launch->bucket)) {
+		batch_await_copies(launch);
+		now = clock_now();
+	}
 	admission_note_pause(launch->bucket, now);
-	if (admission_try(launch->bucket, launch->estimate, estimates_known(launch->kind), now, &again))
+	if (admission_try(launch->bucket, launch->estimate, launch->kind, now, &again))
 		return now;
 	batch_close(launch);
 	uint64_t began = now;

@@ -21,7 +21,7 @@ static const struct copy_kind unknown;
 static void begin_copy(struct call *call, const void *symbol, struct copy_kind copy, bool waits, CUstream stream,
 		       enum stream_meaning meaning)
 {
-	bool interrupts = copy.outside && compute_launch_interrupt(stream, meaning, false);
+	bool interrupts = copy.outside && compute_launch_interrupt(stream, meaning, false, copy.outside);
 
 	call->has_waited = interrupts && waits && !copy.within;
 	call->launch.entered = false;

@@ -11,7 +11,7 @@
 #define INTERRUPT(symbol, meaning, waits, parameters, ...) \
 	EXPORT CUresult symbol parameters \
 	{ \
-		(void)compute_launch_interrupt(stream, meaning, waits); \
+		(void)compute_launch_interrupt(stream, meaning, waits, 0); \
 		return REAL(symbol, __VA_ARGS__); \
 	}
 
@@ -47,7 +47,8 @@ WAITS(cuWaitExternalSemaphoresAsync, (const void *semaphores, const void *params
 	EXPORT CUresult symbol(CUstream stream, CUevent event, unsigned int flags) \
 	{ \
 		if (contexts_count() > 1) \
-			(void)compute_launch_interrupt(stream, meaning, false); \
+			(void)compute_launch_interrupt(stream, meaning, false, 0); \
+		compute_launch_waits_for_event(stream, meaning); \
 		return REAL(symbol, stream, event, flags); \
 	}
 

@@ -13,6 +13,8 @@ import pytest
 US, MS, SECOND = 1_000, 1_000_000, 1_000_000_000
 FLOOD = {"kernel": "fixed:1000000", "wait": 0}
 WINDOW = (SECOND, 3 * SECOND)
+WAYS = ("stream", "context", "event", "query", "stream_query", "thread", "host", "flag")
+SERVICE = {"kernel": "fixed:2000000", "arrivals": "poisson:20000000"}
 
 
 def rounds(length_us: int, pause_us: int) -> dict[str, Any]:
@@ -26,12 +28,18 @@ def run(bench: Any, *tenants: tuple[int, dict[str, Any]], window: tuple[int, int
 
 
 @pytest.mark.parametrize(
-    ("count", "length", "pause", "least"),
-    [(2, 500, 500, 87), (2, 500, 1500, 47), (2, 2000, 500, 95), (2, 2000, 5000, 54), (3, 2000, 2000, 94)],
-)
-def test_programs_that_pause(bench: Any, count: int, length: int, pause: int, least: float) -> None:
-    """Equal containers get the same, and in all what the card has: rounds of one fill the pauses of the others."""
-    outcome = run(bench, *[(100 // count, rounds(length, pause))] * count)
+    ("count", "length", "pause", "least", "way"),
+    [
+        (2, 500, 500, 87, "stream"), (2, 500, 1500, 47, "stream"), (2, 2000, 5000, 54, "stream"),
+        (3, 2000, 2000, 94, "stream"),
+        *((2, 2000, 500, 95, way) for way in WAYS),
+    ],
+)  # fmt: skip
+def test_programs_that_pause(bench: Any, count: int, length: int, pause: int, least: float, way: str) -> None:
+    """Equal containers get the same, and in all what the card has: rounds of one fill the pauses of the others,
+    whatever way their programs learn of a round's end.
+    """
+    outcome = run(bench, *[(100 // count, {**rounds(length, pause), "wait": way})] * count)
     assert sum(outcome.shares) * 100 > least
     assert max(outcome.shares) < 1.03 * min(outcome.shares)
 
@@ -55,6 +63,40 @@ def test_a_request_waits_for_a_kernel_and_not_for_a_quota(
     (figures,) = outcome.loads[0]
     assert figures["p50_us"] * US < 2 * MS + kernel + MS
     assert figures["rounds"] > 200
+
+
+def p99(outcome: Any) -> float:
+    latencies = sorted(outcome.loads[0][0]["latency_ns"])
+    return latencies[len(latencies) * 99 // 100] / MS
+
+
+@pytest.mark.parametrize("timing", [{}, {"slice_us": 1000}, {"wake_us": 1000, "switch_us": 150}], ids=str)
+@pytest.mark.parametrize(
+    "launch",
+    [
+        {"kernel": "fixed:100000", "graph": 1000}, {"kernel": "fixed:100000", "graph": 300},
+        {"kernel": "fixed:10000", "graph": 1000}, {"kernel": "fixed:10000000"},
+    ],
+)  # fmt: skip
+def test_a_request_runs_beside_a_long_launch(bench: Any, launch: dict[str, Any], timing: dict[str, int]) -> None:
+    """No later than without a limiter. The program of long launches keeps its share all the same."""
+    tenants = ((50, SERVICE), (50, launch))
+    options: Any = {"window": (SECOND, 9 * SECOND), "timing": timing}
+    free, outcome = (run(bench, *tenants, limiter=limiter, **options) for limiter in ("none", "libvcuda"))
+    assert p99(outcome) < p99(free) + 0.5
+    assert 0.49 < outcome.shares[1] < 0.505
+
+
+@pytest.mark.parametrize("way", ["stream", "0"])
+def test_launches_behind_copies_keep_the_card_for_nobody(bench: Any, way: str) -> None:
+    copying = {"kernel": "fixed:2000000", "copy": 16 << 20, "wait": way}
+    assert min(run(bench, (50, copying), (50, FLOOD)).shares) > 0.47
+
+
+def test_requests_to_a_container_that_is_alone(bench: Any) -> None:
+    """They use what their share has saved for them, up to 100 ms."""
+    service = {"kernel": "fixed:1000000", "arrivals": "poisson:20000000"}
+    assert p99(run(bench, (10, service), window=(SECOND, 9 * SECOND))) < 3.8
 
 
 def test_a_request_comes_before_all_that_never_pause(bench: Any) -> None:
