@@ -33,7 +33,7 @@ from cores_scenario import Scenario
 from vgpu.config import limits
 
 INCLUDE = CHECKOUT / "libvcuda/include"
-PATIENCE = 300  #: seconds for a scenario
+PATIENCE = 1800  #: seconds of real time after which a scenario hangs, on a busy machine too
 SETTLE_NS = 100_000_000  #: on the wall clock, for a process to start
 
 
