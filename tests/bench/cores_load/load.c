@@ -4,12 +4,13 @@
  *   kernel=fixed:NS | lognormal:MEDIAN:SIGMA_PERMILLE:MAX | bimodal:NS:NS:PERMILLE_OF_THE_SECOND
  *   launches=N        per round and stream (default 1)
  *   wait=WAY          after a round until it is done: stream (default), context, event, query, stream_query, thread,
- *                     host (a function), flag (in the host's memory); none: launch without waiting
+ *                     host (a function), flag (in the host's memory); 0: launch without waiting
  *   gap=NS rounds=N   sleep after a round; end after so many rounds (0: at `end`)
  *   arrivals=FILE     a round for each request of the file, see requests.c
  *   on=NS off=NS      rounds for so long, then no work for so long, in turn from `begin` on
  *   streams=N threads=N graph=N     graph: launch graphs of so many kernels instead
  *   copy=BYTES memset=BYTES         in addition, in each round and stream
+ *   apart=1                         the copy in a stream of its own: it waits for the kernels, and the next ones for it
  *   meet=KEY parties=N              kernels that wait until so many with this key have begun
  *   grid=N block=N seed=N
  *   card=N cards=N                  the first card; the streams are spread over so many cards in turn
@@ -62,6 +63,7 @@ struct lane {
 	CUdeviceptr memory;
 	uint64_t graph_ns;
 	CUevent event;
+	CUstream beside; /* of the copies that are apart */
 	uint32_t *flag, done, asked; /* flag: in memory that the card writes */
 };
 
@@ -73,7 +75,7 @@ static struct {
 	uint64_t launches, gap, rounds, streams, threads, graph, copy, memset, grid, block, card, seed;
 	uint64_t trace, probe, gate, burn, on, off;
 	uint64_t meet, parties, cards;
-	uint64_t limit, group;
+	uint64_t limit, group, apart;
 	void (*wait)(struct lane *);
 	const struct load_peer *peer;
 } load = {
@@ -288,11 +290,27 @@ static void make_lane(struct lane *lane, uint64_t *state)
 {
 	LOAD_CHECK(CALL(cuCtxSetCurrent, contexts[lane->card]));
 	LOAD_CHECK(CALL(cuStreamCreate, &lane->stream, 1));
+	if (load.apart)
+		LOAD_CHECK(CALL(cuStreamCreate, &lane->beside, 1));
 	uint64_t bytes = load.copy > load.memset ? load.copy : load.memset;
 	if (bytes)
 		LOAD_CHECK(CALL(cuMemAlloc_v2, &lane->memory, (size_t)bytes));
 	if (load.graph)
 		make_graph(lane, state);
+}
+
+static void record(struct lane *lane, CUstream stream)
+{
+	if (!lane->event)
+		LOAD_CHECK(CALL(cuEventCreate, &lane->event, 2)); /* without timing */
+	LOAD_CHECK(CALL(cuEventRecord, lane->event, stream));
+}
+
+/* Lets a stream wait for what another one has to do. */
+static void follow(CUstream waits, struct lane *lane, CUstream other)
+{
+	record(lane, other);
+	LOAD_CHECK(CALL(cuStreamWaitEvent, waits, lane->event, 0));
 }
 
 static void launch_some(struct lane *lane, void *host, uint64_t *state)
@@ -308,8 +326,13 @@ static void launch_some(struct lane *lane, void *host, uint64_t *state)
 		__atomic_add_fetch(&launched, 1, __ATOMIC_RELAXED);
 		__atomic_add_fetch(&asked_ns, ns, __ATOMIC_RELAXED);
 	}
+	if (load.copy && load.apart)
+		follow(lane->beside, lane, lane->stream);
 	if (load.copy)
-		LOAD_CHECK(CALL(cuMemcpyHtoDAsync_v2, lane->memory, host, (size_t)load.copy, lane->stream));
+		LOAD_CHECK(CALL(cuMemcpyHtoDAsync_v2, lane->memory, host, (size_t)load.copy,
+				load.apart ? lane->beside : lane->stream));
+	if (load.copy && load.apart)
+		follow(lane->stream, lane, lane->beside);
 	if (load.memset)
 		LOAD_CHECK(CALL(cuMemsetD8Async, lane->memory, (unsigned char)0, (size_t)load.memset, lane->stream));
 }
@@ -329,16 +352,9 @@ static void wait_for_context(struct lane *lane)
 	LOAD_CHECK(CALL(cuCtxSynchronize, 0));
 }
 
-static void record(struct lane *lane)
-{
-	if (!lane->event)
-		LOAD_CHECK(CALL(cuEventCreate, &lane->event, 2)); /* without timing */
-	LOAD_CHECK(CALL(cuEventRecord, lane->event, lane->stream));
-}
-
 static void wait_for_event(struct lane *lane)
 {
-	record(lane);
+	record(lane, lane->stream);
 	LOAD_CHECK(CALL(cuEventSynchronize, lane->event));
 }
 
@@ -349,15 +365,21 @@ static void look_again(void)
 
 static void query_event(struct lane *lane)
 {
-	record(lane);
-	while (CALL(cuEventQuery, lane->event) == CUDA_ERROR_NOT_READY)
+	CUresult result;
+
+	record(lane, lane->stream);
+	while ((result = CALL(cuEventQuery, lane->event)) == CUDA_ERROR_NOT_READY)
 		look_again();
+	LOAD_CHECK(result);
 }
 
 static void query_stream(struct lane *lane)
 {
-	while (CALL(cuStreamQuery, lane->stream) == CUDA_ERROR_NOT_READY)
+	CUresult result;
+
+	while ((result = CALL(cuStreamQuery, lane->stream)) == CUDA_ERROR_NOT_READY)
 		look_again();
+	LOAD_CHECK(result);
 }
 
 static void *wait_elsewhere(void *argument)
@@ -418,14 +440,17 @@ static void (*way_to_wait(const char *name))(struct lane *)
 		const char *name;
 		void (*wait)(struct lane *);
 	} ways[] = {
-		{"1", wait_for_stream},     {"stream", wait_for_stream},     {"context", wait_for_context},
-		{"event", wait_for_event},  {"query", query_event},          {"stream_query", query_stream},
-		{"thread", wait_by_thread}, {"host", wait_by_host_function}, {"flag", wait_for_flag},
+		{"1", wait_for_stream},        {"stream", wait_for_stream},
+		{"context", wait_for_context}, {"event", wait_for_event},
+		{"query", query_event},        {"stream_query", query_stream},
+		{"thread", wait_by_thread},    {"host", wait_by_host_function},
+		{"flag", wait_for_flag},       {"0", NULL},
 	};
 
 	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
 		if (strcmp(ways[i].name, name) == 0)
 			return ways[i].wait;
+	load_fail(name, 0);
 	return NULL;
 }
 
@@ -523,6 +548,7 @@ static void read_number(const char *name, const char *value)
 		{"threads", &load.threads},
 		{"graph", &load.graph},
 		{"copy", &load.copy},
+		{"apart", &load.apart},
 		{"memset", &load.memset},
 		{"grid", &load.grid},
 		{"block", &load.block},

@@ -87,9 +87,9 @@ def test_a_request_runs_beside_a_long_launch(bench: Any, launch: dict[str, Any],
     assert 0.49 < outcome.shares[1] < 0.505
 
 
-@pytest.mark.parametrize("way", ["stream", "0"])
-def test_launches_behind_copies_keep_the_card_for_nobody(bench: Any, way: str) -> None:
-    copying = {"kernel": "fixed:2000000", "copy": 16 << 20, "wait": way}
+@pytest.mark.parametrize("options", [{}, {"wait": 0}, {"wait": 0, "apart": 1}], ids=str)
+def test_launches_behind_copies_keep_the_card_for_nobody(bench: Any, options: dict[str, int]) -> None:
+    copying = {"kernel": "fixed:2000000", "copy": 16 << 20, **options}
     assert min(run(bench, (50, copying), (50, FLOOD)).shares) > 0.47
 
 

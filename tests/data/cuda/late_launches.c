@@ -209,20 +209,32 @@ static void first_fails(void)
 	EXPECT_EQUAL(used(), used_before + KERNEL);
 }
 
-/* The launch that opened the batch is made when another thread has ended it: its work counts nevertheless. */
-static void first_is_late(void)
+/* A launch is made when another thread has ended its batch, which has so many others: its work counts nevertheless. */
+static void is_late(int others)
 {
 	struct caller caller;
 
+	for (int i = 0; i < others; i++)
+		make(&stream);
 	enter(&stream, &caller);
 	int64_t before = sum();
-	uint64_t used_before = used();
+	uint64_t used_before = used(), all = (uint64_t)(others + 1) * KERNEL;
 	end_batch(&stream);
 	come_back(&caller, CUDA_SUCCESS);
-	pass(KERNEL);
+	pass(all);
 	EXPECT_EQUAL(sum(), before);
 	EXPECT_EQUAL(in_flight(), 0);
-	EXPECT_EQUAL(used(), used_before + KERNEL);
+	EXPECT_EQUAL(used(), used_before + all);
+}
+
+static void first_is_late(void)
+{
+	is_late(0);
+}
+
+static void second_is_late(void)
+{
+	is_late(1);
 }
 
 /* A launch that fills its batch is in the driver until that batch is over and another stream has its place. */
@@ -293,6 +305,7 @@ int main(int argc, char **argv)
 		{"fails alone after the end", fails_alone_after_the_end},
 		{"first fails", first_fails},
 		{"first is late", first_is_late},
+		{"second is late", second_is_late},
 		{"ends no other batch", ends_no_other_batch},
 		{"undoes no other launch", undoes_no_other_launch},
 		{"ends no other context's batch", ends_no_other_contexts_batch},
