@@ -88,8 +88,8 @@ SIM_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr pointer)
 	REJECT(!out);
 	pthread_mutex_lock(&sim_driver.lock);
 	struct sim_allocation *allocation = sim_allocation_at(pointer, 0);
-	if (!allocation)
-		result = CUDA_ERROR_INVALID_VALUE;
+	if (!allocation || allocation->memory == SIM_IMPORTED_MEMORY)
+		result = CUDA_ERROR_INVALID_VALUE; /* of an import, too, as a driver does: docs/reality.md */
 	else if (allocation->memory != SIM_DEVICE_MEMORY || !allocation->context)
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	else
