@@ -42,19 +42,14 @@ uint64_t sim_clock_realtime_us(void)
 	return sim_virtual() ? VIRTUAL_DAY_US + sim_virtual_now() / 1000 : read_clock(CLOCK_REALTIME) / 1000;
 }
 
-static void pass_until(uint64_t time)
-{
-	if (time > sim_virtual_now())
-		sim_virtual_pass(time, 0);
-}
-
 void sim_clock_sleep_until(uint64_t time)
 {
 	struct timespec until = timespec_of(time);
 
 	if (sim_virtual()) {
 		sim_virtual_enter();
-		pass_until(time);
+		if (time > sim_virtual_now())
+			sim_virtual_pass(time, 0);
 		return;
 	}
 	while (sim_clock_now() < time)
@@ -137,7 +132,8 @@ void sim_clock_pay(uint64_t ns)
 	sim_virtual_enter();
 	ns += debt;
 	debt = 0;
-	pass_until(sim_virtual_now() + ns);
+	if (ns)
+		sim_virtual_compute(ns);
 }
 
 void sim_clock_charge(uint64_t ns)

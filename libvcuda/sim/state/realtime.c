@@ -2,7 +2,6 @@
 #include "state/realtime.h"
 
 #include <sched.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,9 +29,14 @@ static void schedule(int policy, int priority)
 
 void sim_realtime_stay(void)
 {
-	stays = is_wanted();
-	if (stays)
+	stays = true;
+	if (is_wanted())
 		schedule(SCHED_FIFO, PRIORITY);
+}
+
+bool sim_realtime_stays(void)
+{
+	return stays;
 }
 
 void sim_realtime_begin(void)

@@ -9,9 +9,11 @@
 #define SIM_REALTIME_H
 
 #include <pthread.h>
+#include <stdbool.h>
 
-/* The calling thread is scheduled in real time from now on. */
+/* The calling thread does the card's work: it is scheduled in real time from now on. */
 void sim_realtime_stay(void);
+bool sim_realtime_stays(void);
 /* Between these two calls the calling thread is scheduled in real time. Calls are not nested. */
 void sim_realtime_begin(void);
 void sim_realtime_end(void);

@@ -69,7 +69,7 @@ static bool copy_cards(void)
 	if (memcmp(header.magic, SIM_MAGIC, sizeof header.magic) || header.version != SIM_VERSION ||
 	    header.card_count > SIM_MAX_CARDS || header.slot_count != SIM_MAX_SLOTS ||
 	    header.parties > SIM_MAX_PROCESSES || header.period_ns < 1000000 || header.slice_ns < 1000 ||
-	    header.slice_ns > 1000000000u || header.switch_ns > 1000000000u)
+	    header.slice_ns > 1000000000u || header.switch_ns > 1000000000u || header.cpu_percent > 100)
 		return false;
 	for (unsigned i = 0; i < header.card_count; i++)
 		if (!card_is_sane(&cards[i]))

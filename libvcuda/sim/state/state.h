@@ -26,7 +26,7 @@
 #include <sys/types.h>
 
 #define SIM_MAGIC "vgpu-sim"
-#define SIM_VERSION 4u
+#define SIM_VERSION 5u
 #define SIM_MAX_CARDS 16u
 #define SIM_MAX_SLOTS 1024u
 #define SIM_MAX_LINKS 18u
@@ -60,7 +60,13 @@ struct sim_header {
 	uint32_t parties;      /* processes that must have registered before virtual time begins */
 	uint32_t period_ns;    /* length of a period over which utilization is measured */
 	uint32_t wake_ns;      /* a context that was idle for so long ends another's slice at once; 0: it waits */
-	uint8_t reserved[196];
+	uint32_t whole_kernels; /* 1: a slice ends only between kernels */
+	uint32_t idle_ns;       /* how long a context without work keeps its slice */
+	uint32_t shared_copies; /* 1: the contexts of a card share its copy engines */
+	uint32_t event_turn;    /* 1: a stream reaches events and values only while its context has the card */
+	uint32_t late_ns;       /* how late a program's thread wakes, on average */
+	uint32_t cpu_percent;   /* the part of each 100 ms in which a program's threads run; 0: all of it */
+	uint8_t reserved[172];
 };
 
 struct sim_card {
@@ -153,7 +159,8 @@ struct sim_board {
 	uint32_t remapped[4]; /* rows: for corrected, for uncorrected errors; one is pending; one failed */
 	uint32_t retired[3]; /* pages: retired for single-bit and for double-bit errors; one is pending */
 	uint64_t most_used; /* bytes of all processes at once, since the state was made */
-	uint8_t padding[3360];
+	uint64_t copies_end[2]; /* to and from the card: when the last copy ends, if contexts share the engines */
+	uint8_t padding[3344];
 };
 
 /* A process under the virtual clock. While it lives it locks byte SIM_MAX_SLOTS + its number of `slots`. */
@@ -162,6 +169,8 @@ struct sim_timeline_process {
 	uint64_t start; /* start time from /proc/<pid>/stat */
 	int32_t pid; /* 0: free */
 	uint32_t rank; /* the lowest rank runs first when several threads are due at once */
+	uint32_t sequence; /* number of its last registration of a thread */
+	uint32_t reserved;
 };
 
 struct sim_timeline_thread {
@@ -169,7 +178,7 @@ struct sim_timeline_thread {
 	uint32_t process;
 	int32_t tid; /* in its own PID namespace; 0: announced, but not created yet */
 	uint32_t wake; /* a futex that is woken when `running` may be this thread */
-	uint64_t order; /* the rank, then the sequence number of its registration */
+	uint64_t order; /* the rank, then the number of its registration in its process */
 };
 
 /* The virtual clock; see state/virtual.h. Only the running thread changes it, except that a thread enters by itself. */
@@ -179,13 +188,13 @@ struct sim_timeline {
 	uint32_t running; /* number of the running thread plus one; 0: no thread runs */
 	uint32_t thread_high; /* entries from here on were never used */
 	uint32_t process_count; /* how many processes have ever registered */
-	uint32_t sequence; /* number of the last registration */
+	uint32_t reserved;
 	uint64_t stolen; /* times that a killed or sleeping holder was passed over; not 0: run not repeatable */
 	uint64_t due[SIM_MAX_THREADS]; /* when the thread is to run; SIM_NEVER: only when another thread wakes it */
 	uint64_t key[SIM_MAX_THREADS]; /* what else may wake the thread; 0: nothing */
 	struct sim_timeline_thread threads[SIM_MAX_THREADS];
 	struct sim_timeline_process processes[SIM_MAX_PROCESSES];
-	uint8_t padding[4056];
+	uint8_t padding[2008];
 };
 
 /* Kernels that wait for each other, on several cards or in several processes; see cuda/work/meeting.c. */

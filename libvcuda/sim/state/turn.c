@@ -10,6 +10,7 @@
 #include "state/clock.h"
 #include "state/internal.h"
 
+#define LONGEST_QUEUE_NS 3600000000000u /* of copies; the file may contain anything */
 #define VIRTUAL_PATIENCE 20u
 #define GRACE_NS 1000000u /* how late a live holder may report the end of its slice */
 
@@ -185,6 +186,31 @@ enum sim_status sim_turn_pass(unsigned card, uint32_t context, uint64_t at, bool
 	report(file, board, &me, at, slice);
 	sim_state_unlock();
 	return SIM_OK;
+}
+
+bool sim_turn_is_wanted(unsigned card)
+{
+	struct sim_file *file;
+
+	if (sim_state_lock(&file) != SIM_OK)
+		return false;
+	bool wanted = waiting_count(&file->boards[card]) != 0;
+	sim_state_unlock();
+	return wanted;
+}
+
+uint64_t sim_turn_copy(unsigned card, unsigned direction, uint64_t time, uint64_t duration)
+{
+	struct sim_file *file;
+
+	if (sim_state_lock(&file) != SIM_OK)
+		return time;
+	uint64_t *end = &file->boards[card].copies_end[direction];
+	if (*end > time && *end - time < LONGEST_QUEUE_NS)
+		time = *end;
+	*end = time + duration;
+	sim_state_unlock();
+	return time;
 }
 
 void sim_turn_nudge(void)

@@ -19,8 +19,10 @@
 #include <unistd.h>
 
 #include "state/internal.h"
+#include "state/realtime.h"
 
 #define PATIENCE_NS 100000000 /* of real time, after which a waiting thread checks the running one */
+#define QUOTA_NS 100000000 /* the period of `cpu.max` */
 #define NONE SIM_MAX_THREADS
 
 enum { FREE, CLAIMED, ANNOUNCED, BLOCKED, OUTSIDE, STOPPED };
@@ -379,7 +381,8 @@ static uint32_t claim_thread(void)
 			continue;
 		thread->process = process;
 		thread->tid = 0;
-		uint64_t sequence = __atomic_add_fetch(&sim_timeline->sequence, 1, __ATOMIC_ACQ_REL);
+		uint32_t *last = &sim_timeline->processes[process].sequence;
+		uint64_t sequence = __atomic_add_fetch(last, 1, __ATOMIC_ACQ_REL);
 		thread->order = (uint64_t)sim_timeline->processes[process].rank << 32 | sequence;
 		sim_timeline->key[i] = 0;
 		set_due(i, SIM_NEVER);
@@ -442,6 +445,65 @@ bool sim_virtual_runs(void)
 	return is_registered() && running() == own + 1;
 }
 
+/* ---- when the running thread waits, and goes on ---- */
+
+static void pass(uint64_t due, uint64_t key)
+{
+	sim_timeline->threads[own].state = BLOCKED;
+	sim_timeline->key[own] = key;
+	set_due(own, due);
+	hand_over(own + 1);
+	wait_for_turn();
+	sim_timeline->key[own] = 0;
+	set_due(own, SIM_NEVER);
+}
+
+/* The finalizer of splitmix64. */
+static uint64_t mixed(uint64_t x)
+{
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
+
+/* An exponentially distributed number, by von Neumann's method: an odd number of uniform ones, each below the last. */
+static uint64_t exponential(uint64_t mean, uint64_t seed)
+{
+	for (uint64_t whole = 0;; whole += mean) {
+		uint64_t first = mixed(++seed) >> 32, last = first, next;
+		bool is_odd = true;
+		while ((next = mixed(++seed) >> 32) < last) {
+			last = next;
+			is_odd = !is_odd;
+		}
+		if (is_odd)
+			return whole + (first * mean >> 32);
+	}
+}
+
+/* The first time from `due` on at which the process may run: `cpu_percent`. Its rank says when its periods begin. */
+static uint64_t within_quota(uint64_t due)
+{
+	uint32_t percent = sim_state_timing()->cpu_percent;
+	uint64_t at = (due + mixed(sim_timeline->processes[process].rank + 1u)) % QUOTA_NS;
+
+	return percent && at >= percent * (QUOTA_NS / 100) ? due + QUOTA_NS - at : due;
+}
+
+/* A thread of a program that uses cards goes on when it gets a CPU. Its number and the time say how late it wakes. */
+static void await_cpu(bool was_woken)
+{
+	uint64_t mean = sim_state_timing()->late_ns, now = sim_virtual_now(), due = now;
+
+	if (sim_realtime_stays() || sim_slots_own() < 0)
+		return;
+	if (was_woken && mean)
+		due += exponential(mean, mixed(sim_timeline->threads[own].order ^ mixed(now)));
+	due = within_quota(due);
+	if (due > now)
+		pass(due, 0);
+}
+
 void sim_virtual_enter(void)
 {
 	if (sim_virtual_runs())
@@ -454,18 +516,20 @@ void sim_virtual_enter(void)
 	}
 	set_due(own, SIM_NEVER);
 	sim_timeline->key[own] = 0;
+	await_cpu(true);
 }
 
 void sim_virtual_pass(uint64_t due, uint64_t key)
 {
 	sim_virtual_enter();
-	sim_timeline->threads[own].state = BLOCKED;
-	sim_timeline->key[own] = key;
-	set_due(own, due);
-	hand_over(own + 1);
-	wait_for_turn();
-	sim_timeline->key[own] = 0;
-	set_due(own, SIM_NEVER);
+	pass(due, key);
+	await_cpu(true);
+}
+
+void sim_virtual_compute(uint64_t ns)
+{
+	pass(sim_virtual_now() + ns, 0);
+	await_cpu(false);
 }
 
 void sim_virtual_wake(uint64_t key)
@@ -532,6 +596,7 @@ void sim_virtual_adopt(uint32_t number)
 	take_entry(number);
 	wait_for_turn();
 	set_due(own, SIM_NEVER);
+	await_cpu(true);
 }
 
 void sim_virtual_withdraw(uint32_t number)

@@ -33,6 +33,8 @@ bool sim_virtual_runs(void);
 void sim_virtual_enter(void);
 /* Lets other threads run until the time is reached or another thread wakes the key (0: no thread does). */
 void sim_virtual_pass(uint64_t due, uint64_t key);
+/* Lets so much time pass in which the calling thread runs. */
+void sim_virtual_compute(uint64_t ns);
 void sim_virtual_wake(uint64_t key);
 /* Leaves the clock for an unknown time; sim_virtual_enter returns to it. */
 void sim_virtual_leave(void);

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 
 MAGIC = b"vgpu-sim"
-VERSION = 4
+VERSION = 5
 MAX_CARDS = 16
 MAX_SLOTS = 1024
 MAX_LINKS = 18
@@ -52,7 +52,13 @@ class Header(ctypes.Structure):
         ("parties", ctypes.c_uint32),
         ("period_ns", ctypes.c_uint32),
         ("wake_ns", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 196),
+        ("whole_kernels", ctypes.c_uint32),
+        ("idle_ns", ctypes.c_uint32),
+        ("shared_copies", ctypes.c_uint32),
+        ("event_turn", ctypes.c_uint32),
+        ("late_ns", ctypes.c_uint32),
+        ("cpu_percent", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 172),
     )
 
 
@@ -145,7 +151,8 @@ class Board(ctypes.Structure):
         ("remapped", ctypes.c_uint32 * 4),
         ("retired", ctypes.c_uint32 * 3),
         ("most_used", ctypes.c_uint64),
-        ("padding", ctypes.c_uint8 * 3360),
+        ("copies_end", ctypes.c_uint64 * 2),
+        ("padding", ctypes.c_uint8 * 3344),
     )
 
 
@@ -155,6 +162,8 @@ class TimelineProcess(ctypes.Structure):
         ("start", ctypes.c_uint64),
         ("pid", ctypes.c_int32),
         ("rank", ctypes.c_uint32),
+        ("sequence", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     )
 
 
@@ -175,13 +184,13 @@ class Timeline(ctypes.Structure):
         ("running", ctypes.c_uint32),
         ("thread_high", ctypes.c_uint32),
         ("process_count", ctypes.c_uint32),
-        ("sequence", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
         ("stolen", ctypes.c_uint64),
         ("due", ctypes.c_uint64 * MAX_THREADS),
         ("key", ctypes.c_uint64 * MAX_THREADS),
         ("threads", TimelineThread * MAX_THREADS),
         ("processes", TimelineProcess * MAX_PROCESSES),
-        ("padding", ctypes.c_uint8 * 4056),
+        ("padding", ctypes.c_uint8 * 2008),
     )
 
 

@@ -31,7 +31,19 @@ from sim_layout import (
 )
 from sim_profiles import build_card, load_profile, wants_nodes
 
-DEFAULT_TIMING = {"slice_us": 2000, "switch_us": 50, "kernel_us": 10, "sample_us": 166667, "wake_us": 0}
+DEFAULT_TIMING = {
+    "slice_us": 2000,
+    "switch_us": 50,
+    "kernel_us": 10,
+    "sample_us": 166667,
+    "wake_us": 0,
+    "whole_kernels": 0,
+    "idle_us": 0,
+    "shared_copies": 0,
+    "event_turn": 0,
+    "late_us": 0,
+    "cpu_percent": 0,
+}
 
 # Not zero, so that the difference to a much earlier time is not negative.
 VIRTUAL_BEGIN_NS = 1000 * 10**9
@@ -59,11 +71,11 @@ def make_state(
     file.header.slot_count = MAX_SLOTS
     file.header.device_nodes = int(wants_nodes(loaded, device_nodes))
     timing = {**DEFAULT_TIMING, **loaded.get("timing", {})}
-    file.header.slice_ns = round(timing["slice_us"] * 1000)
-    file.header.switch_ns = round(timing["switch_us"] * 1000)
-    file.header.kernel_ns = round(timing["kernel_us"] * 1000)
-    file.header.wake_ns = round(timing["wake_us"] * 1000)
-    file.header.period_ns = round(timing["sample_us"] * 1000)
+    if unknown := timing.keys() - DEFAULT_TIMING.keys():
+        raise SimError(f"timing: unknown {', '.join(sorted(unknown))}, expected {', '.join(DEFAULT_TIMING)}")
+    for name, value in timing.items():
+        field = "period_ns" if name == "sample_us" else name.replace("_us", "_ns")
+        setattr(file.header, field, round(value * 1000) if name.endswith("_us") else value)
     file.header.is_virtual = int(clock == "virtual")
     file.header.parties = parties
     file.timeline.now = VIRTUAL_BEGIN_NS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
 import pytest
@@ -54,6 +56,74 @@ def test_a_kernel_is_interrupted_and_goes_on(line: Any) -> None:
     )
     assert 50 * MS < short <= 50 * MS + LAUNCH + 2 * MS + MS + SWITCH
     assert long == pytest.approx(201 * MS + 3 * SWITCH, abs=SWITCH)
+
+
+def test_whole_kernels_end_before_others_begin(line: Any, simctl: Any) -> None:
+    """A kernel that runs keeps the card, and another that would fit beside it begins in the context's next slice."""
+    code = (
+        "a, b = stream(), stream(); launch(10 * MS, a, grid=1); until(5 * MS); launch(MS, b, grid=1); sync(b); say(t())"
+    )
+    other = "until(3 * MS); launch(2 * MS); sync(); say(t())"
+    long, short = line(2, timed(simctl, whole_kernels=1)).run(code, other)
+    assert short == LAUNCH + SWITCH + 10 * MS + SWITCH + 2 * MS
+    assert long == short + SWITCH + MS
+
+
+@pytest.mark.parametrize(("slice_us", "idle_us", "end"), [(9000, 800, 2_404_000), (2000, 8000, 2_054_000)])
+def test_an_idle_context_keeps_its_slice(line: Any, simctl: Any, slice_us: int, idle_us: int, end: int) -> None:
+    """It goes on at once with work that comes in time. It loses the card after `idle_us`, or when its slice ends."""
+    code = "launch(MS); sync(); until(1_500_000); launch(MS // 10); sync(); done = t(); until(20 * MS); say(done)"
+    other = "until(1_200_000); launch(MS); sync(); say(t())"
+    times = line(2, timed(simctl, slice_us=slice_us, idle_us=idle_us)).run(code, other)
+    assert times == [1_500_000 + LAUNCH + MS // 10, end + SWITCH + MS]
+
+
+def test_contexts_share_copy_engines(line: Any, simctl: Any) -> None:
+    """Each copies 12 MB both ways, which takes 1 ms and the latency: by turns, but the two directions side by side."""
+    code = """
+size = 12_000_000; space, host = memory(size), ctypes.create_string_buffer(size); until(MS)
+check(cuda.cuMemcpyHtoD_v2(space, host, ctypes.c_size_t(size))); to = t()
+check(cuda.cuMemcpyDtoH_v2(host, space, ctypes.c_size_t(size))); say([to, t()])
+"""
+    first, second = line(2, timed(simctl, shared_copies=1)).run(code, code)
+    assert [*first, *second] == [pytest.approx(count * (MS + 2_000), abs=20_000) for count in (2, 3, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    "work", ["event() and 0", "cuda.cuStreamWriteValue32_v2(*word)", "cuda.cuStreamWaitValue32_v2(*word)"]
+)
+def test_events_need_a_turn(line: Any, simctl: Any, work: str) -> None:
+    """The stream reaches them when the other's slice has ended, and its context has no more work then."""
+    node = line(2, timed(simctl, event_turn=1))
+    node.start(FLOOD.format(ns=5 * MS, end=20 * MS))
+    code = (
+        f"word = None, memory(4), 0, 0; until(MS); check({work}); sync(); at = t(); launch(MS); sync(); say([at, t()])"
+    )
+    assert node.said(node.start(code)) == [LAUNCH + 2 * MS + 2 * SWITCH, LAUNCH + 5 * MS + 4 * SWITCH]
+
+
+def test_threads_wake_late(line: Any, simctl: Any) -> None:
+    """After a sleep, and a wait for the card; but not a program that uses no card. The same program wakes as late."""
+    waits = "until(due); late.append(t() - due); launch(MS); due = t() + MS; sync(); late.append(t() - due)"
+    code = f"late = []\nfor _ in range(250): due = t() + MS; {waits}\nsay(late)"
+    nodes, cardless = [line(2, timed(simctl, late_us=200)) for _ in range(2)], "until(7 * MS); say(t())"
+    runs = [[node.said(each) for each in (node.start(code), node.start(cardless, CARDS="no"))] for node in nodes]
+    assert runs[0] == runs[1] == [runs[0][0], 7 * MS]
+    for late in (runs[0][0][::2], runs[0][0][1::2]):
+        assert sum(late) / 250 == pytest.approx(200_000, rel=0.15)
+        assert sum(ns > 200_000 for ns in late) / 250 == pytest.approx(math.exp(-1), rel=0.15)
+
+
+def test_a_quota_stops_threads(line: Any, simctl: Any) -> None:
+    """They run in 30 ms of each 100, at another time in another process, when they wait and when they compute."""
+    code = "seen = []\nwhile t() < 1000 * MS: {}; seen.append(t())\nsay(seen)"
+    codes = [code.format(step) for step in ("until(t() + MS)", "clock.functions.charge(MS)")]
+    begins = []
+    for seen in line(2, timed(simctl, cpu_percent=30)).run(*codes):
+        begins.append({after % (100 * MS) for before, after in itertools.pairwise(seen) if after - before > 10 * MS})
+        (begin,) = begins[-1]
+        assert max((at - begin) % (100 * MS) for at in seen) == pytest.approx(30 * MS, abs=MS)
+    assert begins[0] != begins[1]
 
 
 def test_launches_run_ahead_and_then_block(line: Any) -> None:

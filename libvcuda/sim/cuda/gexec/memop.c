@@ -152,7 +152,7 @@ static CUresult check_memory(const CUstreamBatchMemOpParams *list, unsigned coun
 
 static CUresult submit_one(CUstream stream, const CUstreamBatchMemOpParams *p)
 {
-	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host.function = write_value};
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.function = write_value, .by_card = true}};
 	struct word *word = malloc(sizeof *word);
 
 	if (!word)

@@ -34,6 +34,7 @@ struct sim_host_call {
 	CUstreamCallback callback;
 	void *argument;
 	CUstream stream;
+	bool by_card;               /* stands for what the card does: a write of a value */
 };
 
 /*

@@ -20,6 +20,15 @@ static bool is_kernel(const struct sim_work *work)
 	return work->share != 0;
 }
 
+/* With `event_turn` also for what the front end of a context's channels does. */
+static bool needs_turn(const struct sim_work *work)
+{
+	return is_kernel(work) ||
+	       (sim_state_timing()->event_turn &&
+		(work->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD || work->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT ||
+		 (work->type == CU_GRAPH_NODE_TYPE_HOST && work->host.by_card)));
+}
+
 static uint64_t later_of(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
@@ -82,7 +91,10 @@ static uint64_t copy_begin(struct sim_engine *engine, const struct sim_work *wor
 {
 	if (work->type != CU_GRAPH_NODE_TYPE_MEMCPY)
 		return time;
-	uint64_t *end = &engine->copies_end[work->copy.to.on_card ? SIM_COPY_TO_CARD : SIM_COPY_FROM_CARD];
+	unsigned direction = work->copy.to.on_card ? SIM_COPY_TO_CARD : SIM_COPY_FROM_CARD;
+	if (sim_state_timing()->shared_copies)
+		return sim_turn_copy(engine->card, direction, time, work->remaining);
+	uint64_t *end = &engine->copies_end[direction];
 	time = later_of(time, *end);
 	*end = time + work->remaining;
 	return time;
@@ -94,6 +106,7 @@ static void run(struct sim_engine *engine, struct sim_stream *stream, uint64_t t
 
 	work->state = SIM_RUNNING;
 	if (!is_kernel(work)) {
+		engine->fronts += needs_turn(work);
 		work->end = copy_begin(engine, work, time) + work->remaining;
 		return;
 	}
@@ -135,6 +148,13 @@ static void pause_kernels(struct sim_engine *engine, uint64_t time)
 	end_busy(engine, time);
 }
 
+/* Whether the slice has ended, but not for the kernels that run: with `whole_kernels` they keep the card. */
+static bool is_overtime(const struct sim_engine *engine, uint64_t now)
+{
+	return sim_state_timing()->whole_kernels && engine->share && engine->slice.until <= now &&
+	       sim_turn_is_wanted(engine->card);
+}
+
 /* Kernels run side by side while they fit. No kernel begins at the end of a slice. */
 static bool begin_kernel(struct sim_engine *engine, struct sim_stream *stream, uint64_t time)
 {
@@ -144,7 +164,7 @@ static bool begin_kernel(struct sim_engine *engine, struct sim_stream *stream, u
 		if (!engine->has_turn)
 			return false;
 		time = later_of(time, engine->slice.since);
-		if (time >= engine->slice.until)
+		if (time >= engine->slice.until || engine->freed > engine->slice.until)
 			return false;
 	}
 	if (engine->share && engine->share + work->share > SIM_WHOLE_CARD) {
@@ -175,7 +195,7 @@ static struct sim_stream *next_kernel(const struct sim_engine *engine, const str
 	uint64_t time;
 
 	for (struct sim_stream *stream = engine->streams; stream; stream = stream->next) {
-		if (!is_idle(stream) || !is_kernel(stream->head) || (last && !is_before(last, stream)) ||
+		if (!is_idle(stream) || !needs_turn(stream->head) || (last && !is_before(last, stream)) ||
 		    (first && !is_before(stream, first)) || !may_begin(engine, stream, &time))
 			continue;
 		first = stream;
@@ -192,7 +212,7 @@ static bool begin_works(struct sim_engine *engine, bool *wants_turn)
 	bool any = false;
 
 	for (struct sim_stream *stream = engine->streams; stream; stream = stream->next)
-		if (is_idle(stream) && !is_kernel(stream->head) && may_begin(engine, stream, &time)) {
+		if (is_idle(stream) && !needs_turn(stream->head) && may_begin(engine, stream, &time)) {
 			run(engine, stream, time);
 			any = true;
 		}
@@ -220,11 +240,14 @@ static void end_work(struct sim_engine *engine, struct sim_stream *stream)
 	struct sim_work *work = stream->head;
 	uint64_t time = work->end;
 
+	if (needs_turn(work))
+		engine->freed = time;
 	if (is_kernel(work)) {
 		engine->share -= work->share;
-		engine->freed = time;
 		if (!engine->share)
 			end_busy(engine, time);
+	} else if (needs_turn(work)) {
+		engine->fronts--;
 	}
 	if (work->type != CU_GRAPH_NODE_TYPE_KERNEL) {
 		pthread_mutex_unlock(&sim_driver.lock);
@@ -272,7 +295,8 @@ static bool handle_next(struct sim_engine *engine, uint64_t now, bool wants_turn
 	look_at_meetings(engine, now, &look);
 	struct sim_stream *stream = next_to_end(engine);
 	uint64_t end = stream ? stream->head->end : SIM_NEVER;
-	bool slice_first = engine->has_turn && !engine->is_unlimited && engine->slice.until < end;
+	bool slice_first =
+		engine->has_turn && !engine->is_unlimited && engine->slice.until < end && !is_overtime(engine, now);
 
 	*wake = slice_first ? engine->slice.until : end;
 	if (*wake > now) {
@@ -280,7 +304,7 @@ static bool handle_next(struct sim_engine *engine, uint64_t now, bool wants_turn
 		return false;
 	}
 	if (slice_first)
-		pass_turn(engine, engine->slice.until, engine->share || wants_turn);
+		pass_turn(engine, later_of(engine->freed, engine->slice.until), engine->share || wants_turn);
 	else
 		end_work(engine, stream);
 	return true;
@@ -291,7 +315,8 @@ static void sleep_until(struct sim_engine *engine, uint64_t wake, uint64_t now, 
 	bool may_lose = engine->has_turn && !engine->is_unlimited && sim_state_timing()->wake_ns;
 
 	if (may_lose || (wants_turn && !engine->has_turn)) {
-		wake = wake < engine->slice.until ? wake : engine->slice.until;
+		if (!engine->has_turn && wake > engine->slice.until)
+			wake = engine->slice.until;
 		engine->waits_for_turn = true;
 		pthread_mutex_unlock(&sim_driver.lock);
 		sim_clock_wait_word(engine->slice.word, engine->slice.seen, wake);
@@ -301,9 +326,16 @@ static void sleep_until(struct sim_engine *engine, uint64_t wake, uint64_t now, 
 			ask_for_turn(engine, sim_clock_now());
 		return;
 	}
-	if (!engine->waiting && wake != SIM_NEVER && wake < now + LAZY_NS)
+	bool keeps_idle = engine->has_turn && !engine->share;
+	if (!engine->waiting && !keeps_idle && wake != SIM_NEVER && wake < now + LAZY_NS)
 		wake = now + LAZY_NS;
 	sim_clock_wait(&engine->work, &sim_driver.lock, wake);
+}
+
+/* When an idle context passes the card on: at once, or `idle_ns` later. */
+static uint64_t idle_end(const struct sim_engine *engine)
+{
+	return later_of(engine->freed, engine->slice.since) + sim_state_timing()->idle_ns;
 }
 
 static void step(struct sim_engine *engine)
@@ -315,10 +347,13 @@ static void step(struct sim_engine *engine)
 		wants_turn = false;
 	if (handle_next(engine, now, wants_turn, &wake))
 		return;
-	/* An idle context passes the card on at once. */
-	if (engine->has_turn && !engine->is_unlimited && !engine->share && !wants_turn) {
-		pass_turn(engine, later_of(engine->freed, engine->slice.since), false);
-		return;
+	if (engine->has_turn && !engine->is_unlimited && !engine->share && !engine->fronts && !wants_turn) {
+		uint64_t end = idle_end(engine);
+		if (!sim_state_timing()->idle_ns || end <= now) {
+			pass_turn(engine, end, false);
+			return;
+		}
+		wake = wake < end ? wake : end;
 	}
 	if (wants_turn && !engine->has_turn && !engine->is_unlimited) {
 		ask_for_turn(engine, now);
@@ -349,7 +384,7 @@ static void *engine_thread(void *argument)
 		step(engine);
 	/* The last work may have ended in the step before the engine would have passed the card on. */
 	if (engine->has_turn && !engine->is_unlimited)
-		pass_turn(engine, later_of(engine->freed, engine->slice.since), false);
+		pass_turn(engine, sim_state_timing()->idle_ns ? sim_clock_now() : idle_end(engine), false);
 	engine->is_running = false;
 	pthread_mutex_unlock(&sim_driver.lock);
 	return NULL;

@@ -65,7 +65,7 @@ static bool has_come(void *argument)
 
 CUresult sim_ipc_event_record(CUevent event, CUstream stream)
 {
-	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host.function = reach};
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.function = reach, .by_card = true}};
 
 	TRY(sim_object_lock(event, SIM_EVENT));
 	struct page *page = event->shared->page;

@@ -86,11 +86,9 @@ static CUresult append(struct sim_engine *engine, struct sim_stream *stream, con
  */
 static CUresult perform_at_once(struct sim_engine *engine, struct sim_stream *stream, struct sim_work *work)
 {
-	uint64_t start = sim_clock_now(), end = start + work->duration;
-
 	if (work->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
 		work->moment->reached = true;
-		work->moment->time = stream->last_end = start;
+		work->moment->time = stream->last_end = sim_clock_now();
 		sim_engines_wake_all();
 		sim_event_moment_drop(work->moment);
 		return CUDA_SUCCESS;
@@ -101,10 +99,13 @@ static CUresult perform_at_once(struct sim_engine *engine, struct sim_stream *st
 	}
 	(void)engine;
 	pthread_mutex_unlock(&sim_driver.lock);
+	sim_clock_pay(0);
+	uint64_t end = sim_clock_now() + work->duration;
 	sim_finish_perform(work);
-	sim_clock_pay(work->duration);
 	if (work->duration > 20000)
 		sim_clock_sleep_until(end);
+	else
+		sim_clock_pay(work->duration);
 	pthread_mutex_lock(&sim_driver.lock);
 	return CUDA_SUCCESS;
 }
@@ -113,10 +114,12 @@ static bool can_be_done_at_once(const struct sim_engine *engine, const struct si
 {
 	if (engine->pending)
 		return false;
+	bool needs_turn = sim_state_timing()->event_turn;
 	switch (work->type) {
-	case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+	case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return !needs_turn;
 	case CU_GRAPH_NODE_TYPE_MEM_FREE: return true;
-	case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return !work->moment || work->moment->reached;
+	case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return !work->moment || (work->moment->reached && !needs_turn);
+	case CU_GRAPH_NODE_TYPE_MEMCPY: return wait && !work->share && !sim_state_timing()->shared_copies;
 	default: return wait && !work->share;
 	}
 }

@@ -34,7 +34,8 @@ struct sim_engine {
 	uint64_t begun;          /* kernels begun since the start */
 	uint64_t copies_end[SIM_COPY_ENGINES]; /* for each direction, when the copies that have begun end */
 	unsigned share;          /* part of the card that running kernels fill, in 1/1000 */
-	uint64_t freed;          /* when `share` last became smaller */
+	unsigned fronts;         /* other running works that need the turn */
+	uint64_t freed;          /* when a work that needs the turn last ended */
 	uint64_t busy_since;     /* when kernels began to run; 0: none runs */
 };
 

@@ -10,6 +10,7 @@
 
 #include "cuda/work/queue.h"
 #include "state/clock.h"
+#include "state/realtime.h"
 
 #define SHORTEST_NS 20000u
 #define LONGEST_NS 1000000u /* limits of the time between two checks; it grows while nothing happens */
@@ -86,6 +87,7 @@ static void *watch_thread(void *argument)
 	struct watch *list;
 
 	prctl(PR_SET_NAME, "vgpu-sim-watch");
+	sim_realtime_stay();
 	while ((list = take())) {
 		pause = look(list) ? SHORTEST_NS : pause < LONGEST_NS / 2 ? pause * 2 : LONGEST_NS;
 		sim_clock_sleep_until(sim_clock_now() + pause);
