@@ -20,7 +20,6 @@ from typing import Any
 
 import bundles
 import container_site
-import flooded_card
 import nodes
 from attack_rounds import LONGEST
 from checkout import CHECKOUT, LIBRARIES
@@ -52,7 +51,7 @@ MS = 1_000_000
 
 def compiled(directory: Path) -> dict[str, Path]:
     """The tenant's program and the neighbour's."""
-    return {"tenant": bundles.static_program(TENANT, directory), "load": flooded_card.compiled(directory)}
+    return {"tenant": bundles.static_program(TENANT, directory), "load": bundles.load_generator(directory)}
 
 
 class Site(container_site.Site):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import nodes
+from checkout import CHECKOUT, LOAD_SOURCES
 
 WITHOUT_CALLS = str(Path(__file__).with_name("without_calls.py"))
 
@@ -68,6 +69,14 @@ def static_program(source: Path, directory: Path) -> Path:
     """The C program `source`, compiled so that it runs in any container."""
     program = directory / source.stem
     subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-static", "-o", str(program), str(source)], check=True)
+    return program
+
+
+def load_generator(directory: Path) -> Path:
+    """The benchmarks' load generator, compiled for this machine's C library."""
+    program = directory / "cores_load"
+    options = ["-O2", "-Wall", "-Wextra", "-Werror", f"-I{CHECKOUT}/libvcuda/include", "-ldl", "-lm", "-lpthread"]
+    subprocess.run(["cc", "-o", str(program), *LOAD_SOURCES, *options], check=True)
     return program
 
 

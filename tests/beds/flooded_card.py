@@ -5,23 +5,11 @@ Its time is the wall's, or virtual.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import nodes
-from checkout import CHECKOUT, LOAD_SOURCES
 from container_site import Site
 from virtual_director import SECOND, Director, wait_for
-
-
-def compiled(directory: Path) -> Path:
-    """The benchmark's load generator."""
-    program = directory / "cores_load"
-    include = CHECKOUT / "libvcuda/include"
-    libraries = ["-ldl", "-lm", "-lpthread"]
-    command = ["cc", "-O2", f"-I{include}", "-o", str(program), *LOAD_SOURCES, *libraries]
-    subprocess.run(command, check=True)
-    return program
 
 
 class FloodedCard:

@@ -1,5 +1,6 @@
 """`make demo`: two containers share one card; the output explains each step to a reader who is new to vgpu.
 
+Near the end both work at once, and a drawing shows what each has of the card beside its share.
 If the machine has an NVIDIA driver, the containers use it. Otherwise they use the simulated driver of libvcuda/sim, and
 the output says so. runc, the hook and the limiter are the real ones in both cases. Assertions about the same behaviour
 are in tests/system.
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import fmean
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "beds"))
 
@@ -25,11 +27,14 @@ from checkout import DATA
 
 from vgpu.config import standalone
 from vgpu.config.request import REQUEST
+from vgpu.node.driver import nvml
 
 PROBE = DATA / "cuda/cudaprobe.c"
+SHARES = {"red": 30, "blue": 70}  #: percent of the card, which they share without a rest
+SECONDS = 8
+WIDTH = 50  #: columns of the card's whole time
 MIB = 1 << 20
 OUT_OF_MEMORY = "2"
-RESULTS = {"0": "CUDA_SUCCESS", OUT_OF_MEMORY: "CUDA_ERROR_OUT_OF_MEMORY"}
 PATIENCE = 60.0
 
 
@@ -51,6 +56,7 @@ class Tenant:
         bundle = bundles.Bundle(demo.directory / name, demo.rootfs, annotations).hooks(demo.node).simulated(demo.node)
         bundle.bind(demo.shared, "/run/demo", "rw")
         self.bundle = bundle.command("sh", "-c", script)
+        bundle.config["process"]["env"].append(f"VGPU_SIM_GROUP={SHARES.get(name, 0)}")  # by which its work is found
         self.runtime = demo.runtime
         self.container = ""
         self.error = ""
@@ -88,17 +94,18 @@ class Demo:
         standalone.write_key(self.node.settings.text("standalone.key"), self.key)
         self.shared = directory / "shared"
         self.shared.mkdir()
-        self.rootfs = trees.make("debian", directory / "rootfs", {"cudaprobe": self.compiled()})
+        self.card = ""  #: the UUID of the card that they share
+        self.rootfs = trees.make("debian", directory / "rootfs", self.programs())
         (self.rootfs / "run/demo").mkdir()
         (self.rootfs / "sys/fs/cgroup").mkdir(parents=True)  # runc 1.0.0-rc93 (Debian 11) wants it for exec
         self.program = "runc" if shutil.which("runc") else "crun"
         self.runtime = bundles.Runtime(directory / "runc", self.program)
         self.runtime.prefix = "demo"
 
-    def compiled(self) -> Path:
-        program = self.directory / "cudaprobe"
-        subprocess.run(["cc", "-O2", "-o", program, PROBE, "-ldl"], check=True)
-        return program
+    def programs(self) -> dict[str, Path]:
+        probe = self.directory / "cudaprobe"
+        subprocess.run(["cc", "-O2", "-o", probe, PROBE, "-ldl"], check=True)
+        return {"cudaprobe": probe, "cores_load": bundles.load_generator(self.directory)}
 
     def signal(self, name: str) -> None:
         """Create the file that the containers' programs wait for."""
@@ -127,14 +134,16 @@ def share(demo: Demo) -> tuple[Tenant, Tenant]:
     step("2. Two containers share one card")
     say("Each container is an ordinary runc bundle with the vgpu hook. An annotation, whose name has this node's key,")
     say("states its share of the card; an image, which does not know the key, cannot ask for one:")
-    hold = "cudaprobe info; cudaprobe hold {} /run/demo/go; cudaprobe hold {} /run/demo/end"
-    red, blue = "cores=30,memory=2Gi", "cores=60,memory=4Gi,core-limit=80"
-    blue_script = "cudaprobe info; cudaprobe alloc 512 100; cudaprobe hold 1024 /run/demo/end"
-    tenants = Tenant(demo, "red", hold.format(1500, 1500), red), Tenant(demo, "blue", blue_script, blue)
+    red, blue = f"cores={SHARES['red']},memory=2Gi", f"cores={SHARES['blue']},memory=4Gi"
+    work = "cores_load kernel=fixed:5000000 wait=0 grid=1 block=32 end=600000000000"
+    red_script = f"cudaprobe info; cudaprobe hold 1500 /run/demo/go; cudaprobe hold 1500 /run/demo/work; {work}"
+    blue_script = f"cudaprobe info; cudaprobe alloc 512 100; cudaprobe hold 1024 /run/demo/work; {work}"
+    tenants = Tenant(demo, "red", red_script, red), Tenant(demo, "blue", blue_script, blue)
     for tenant, asked in zip(tenants, (red, blue)):
         say(f"   {tenant.name}: {REQUEST}<key>: {asked}")
     if not tenants[0].start() or not tenants[1].start():
         raise SystemExit(tenants[0].error + tenants[1].error)
+    demo.card = demo.node.claim(tenants[0].container).cards[0].uuid
     say("Both containers run. The usual CUDA and NVML calls return the container's own limit as the size of the card:")
     for tenant in tenants:
         tenant.wait("card0.nvml_total")
@@ -147,9 +156,9 @@ def share(demo: Demo) -> tuple[Tenant, Tenant]:
 def run_into_limit(demo: Demo, red: Tenant, blue: Tenant) -> None:
     step("3. One container reaches its memory limit, the other is not affected")
     held, result = blue.wait("held"), blue.wait("refused")
-    say(f"blue allocated 512 MiB again and again. {held} calls succeeded, the next got {RESULTS.get(result, result)}.")
     if result != OUT_OF_MEMORY:
-        raise SystemExit("blue did not get CUDA_ERROR_OUT_OF_MEMORY: its limit did not hold")
+        raise SystemExit(f"blue got {result} and not CUDA_ERROR_OUT_OF_MEMORY: its limit did not hold")
+    say(f"blue allocated 512 MiB again and again. {held} calls succeeded, the next got CUDA_ERROR_OUT_OF_MEMORY.")
     demo.signal("go")
     say("red held 1500 MiB the whole time. It now writes to this memory and reads it back:")
     say(f"   memory {red.wait('memory')}")
@@ -174,24 +183,13 @@ def explained(result: str) -> str:
     return {"opened": "allowed", "Operation not permitted": "refused (Operation not permitted)"}.get(result, result)
 
 
-def card_of(tenant: Tenant) -> str:
-    digits = tenant.output()["card0.uuid"]
-    return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-
-
-def last_refusal(demo: Demo) -> str:
-    """The hook's line in its log. crun shows a hook's exit status alone."""
-    lines = [json.loads(line) for line in (demo.directory / "node/run/hook.log").read_text().splitlines()]
-    return str(next((line["error"] for line in reversed(lines) if line["error"]), ""))
-
-
-def refusals(demo: Demo, red: Tenant) -> None:
+def refusals(demo: Demo) -> None:
     step("5. Containers that get no card")
-    green = Tenant(demo, "green", "true", f"cores=50,memory=1Gi,use-gpuuuid={card_of(red)}")
+    green = Tenant(demo, "green", "true", f"cores=10,memory=1Gi,use-gpuuuid={demo.card}")
     if green.start():
-        raise SystemExit("green started, though the card has no 50 cores left")
-    line = green.error.partition("vgpu-hook: ")[2].partition("\\n")[0] or last_refusal(demo)
-    say(f"green requests 50 percent of the card's cores, but only 10 percent are free. {demo.program} refuses it:")
+        raise SystemExit("green started, though the card has no cores left")
+    line = next(one["error"] for one in reversed(demo.node.log()) if one["error"])
+    say("green requests 10 percent of the card's cores, but none are free. The hook refuses it:")
     say(f"   vgpu-hook: {line}")
     grey = Tenant(demo, "grey", "ls /dev | grep -c nvidia; true", "")
     grey.bundle.config["process"]["env"].append("NVIDIA_VISIBLE_DEVICES=all")
@@ -205,13 +203,55 @@ def table(demo: Demo) -> None:
     say(demo.vgpuctl("status").rstrip())
 
 
+def used(demo: Demo) -> dict[int, int]:
+    """The ledger of the simulated card: ns of its time by share. A real card has none."""
+    cards = [] if demo.real else demo.node.read_cards()
+    return {process["group"]: process["busy_ns"] for card in cards for process in card["processes"]}
+
+
+def had(demo: Demo, tenants: tuple[Tenant, ...]) -> list[float]:
+    """What each container has of the card in the next second, in percent."""
+    began, before = time.time(), used(demo)
+    time.sleep(1)
+    after, length = used(demo), time.time() - began
+    if not demo.real:
+        return [(after.get(share, 0) - before.get(share, 0)) / length / 1e7 for share in SHARES.values()]
+    samples = nvml.utilization("libnvidia-ml.so.1", int(began * 1e6), say).get(demo.card, [])
+    rows = json.loads(demo.vgpuctl("ps", "--output", "json"))["containers"]
+    pids = {row["container"]: row["processes"] for row in rows}
+    return [fmean([use for pid, use, _ in samples if pid in pids[one.container]] or [0]) for one in tenants]
+
+
+def draw(label: str, percent: list[float], marks: str) -> None:
+    """A line with the first container's part from the left, the second's from the right, and what is idle between."""
+    left, right = (mark * round(one * WIDTH / 100) for mark, one in zip(marks, percent))
+    say(f"   {label:5} {percent[0]:7.1f} {percent[1]:6.1f}   {left}{' ' * (WIDTH - len(left) - len(right))}{right}")
+
+
+def work(demo: Demo, tenants: tuple[Tenant, ...]) -> None:
+    step("7. Both containers work at once")
+    demo.signal("work")
+    source = "NVML" if demo.real else "the simulated card's own account"
+    say("Each launches kernels without end, and would keep the whole card busy if it were alone.")
+    say(f"What each has of the card's time, second by second, in percent, by {source}:")
+    if not any(all(had(demo, tenants)) for _ in range(int(PATIENCE))):
+        raise SystemExit(f"not both containers had something of the card within {PATIENCE:g} s")
+    marks = "█░" if sys.stdout.isatty() and sys.stdout.encoding.lower() == "utf-8" else "#="
+    say(f"             red   blue   {marks[0]} red, {marks[1]} blue, blank: idle")
+    draw("share", list(SHARES.values()), marks)
+    found = []
+    for second in range(1, SECONDS + 1):
+        found.append(had(demo, tenants))
+        draw(f"{second} s", found[-1], marks)
+    draw("mean", [fmean(one) for one in zip(*found)], marks)
+
+
 def end(demo: Demo, tenants: tuple[Tenant, ...]) -> None:
-    step("7. The containers end")
-    demo.signal("end")
+    step("8. The containers end")
     for tenant in tenants:
         demo.runtime.delete(tenant.container)
-    left = list((demo.directory / "node/run/containers").iterdir())
-    say(f"Both containers are deleted. Their poststop hooks released their shares: {len(left)} claims are left.")
+    left = len(demo.node.held())
+    say(f"Both containers are deleted. Their poststop hooks released their shares: {left} claims are left.")
 
 
 def play(demo: Demo) -> None:
@@ -223,8 +263,9 @@ def play(demo: Demo) -> None:
     red, blue = share(demo)
     run_into_limit(demo, red, blue)
     devices(demo, red)
-    refusals(demo, red)
+    refusals(demo)
     table(demo)
+    work(demo, (red, blue))
     end(demo, (red, blue))
 
 

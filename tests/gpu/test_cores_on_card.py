@@ -11,8 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import bundles
 import pytest
-from checkout import CHECKOUT, LOAD_SOURCES
 
 from vgpu.config import limits, usage
 
@@ -49,11 +49,7 @@ class Loads:
 
 @pytest.fixture
 def loads(gpu: Any, tmp_path: Path) -> Loads:
-    program = tmp_path / "cores_load"
-    include = CHECKOUT / "libvcuda/include"
-    command = ["cc", "-O2", f"-I{include}", "-o", str(program), *LOAD_SOURCES, "-ldl", "-lm", "-lpthread"]
-    subprocess.run(command, check=True)
-    return Loads(gpu, program)
+    return Loads(gpu, bundles.load_generator(tmp_path))
 
 
 @pytest.mark.parametrize(("duration", "launches"), [(100 * US, 50), (MS, 5), (10 * MS, 1)])

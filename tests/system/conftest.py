@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attack_records
+import bundles
 import cgroup_trees
 import cluster_site
 import container_site
@@ -236,7 +237,7 @@ def mounts(texts: tuple[str, ...]) -> set[str]:
 @pytest.fixture(scope="session")
 def load(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The benchmark's load generator."""
-    return flooded_card.compiled(tmp_path_factory.mktemp("load"))
+    return bundles.load_generator(tmp_path_factory.mktemp("load"))
 
 
 @pytest.fixture

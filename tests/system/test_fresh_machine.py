@@ -38,6 +38,7 @@ packages >/root/before
 echo "## warnings of $(cc --version | head -n 1): $(grep -c warning: build/build.log || :)"
 echo "## virtual environment $(du -sm .venv | cut -f 1) MB"
 """
+DRAWN = ["share", *(f"{second} s" for second in range(1, 9)), "mean"]  #: the lines of what two containers had
 #: The venv has only what the programs import.
 DEB = """
 timed make deb
@@ -150,6 +151,7 @@ def test_the_commands_and_their_packages(suite: str, machines: dict[str, Future[
     assert re.search(r"^## warnings of .*: 0$", output, re.MULTILINE)
     assert "/tmp/fuse                refused (Operation not permitted)" in output
     assert "blue allocated 512 MiB again and again. 7 calls succeeded" in output
+    assert re.findall(r"^   (.*?) +\d+\.\d +\d+\.\d   [#= ]+$", output, re.MULTILINE) == DRAWN
     assert output.count("## gone or upgraded: 0\n") == 3
     assert output.count("## adds 0 packages") == 2  # make deb and make test-quick need what make demo needs
     assert not re.search("clang|podman|debootstrap|mypy", output.split("## make demo took")[0])
