@@ -20,6 +20,8 @@ import cores_latency
 import cores_loans
 import cores_long
 import cores_many
+import cores_mix
+import cores_named
 import cores_share
 import cores_tenants
 import cores_throttled
@@ -45,6 +47,8 @@ PARTS: dict[str, Callable[[Workers, int], list[Result]]] = {
     "throttled": cores_throttled.measure,
     "loans": cores_loans.measure,
     "forged": cores_forged.measure,
+    "named": cores_named.measure,
+    "mix": cores_mix.measure,
 }
 
 

@@ -1,6 +1,6 @@
-"""The cost of the core share in real time: of a launch that is not throttled, and of processes that wait.
+"""The cost of the core share in real time: of calls that are not throttled, and of processes that wait.
 
-The launch runs on the null driver (vcuda.py), the waits on the simulated driver with the wall clock. The error of the
+The calls run on the null driver (vcuda.py), the waits on the simulated driver with the wall clock. The error of the
 share is in cores_share.py.
 """
 
@@ -14,6 +14,7 @@ import vcuda
 from cores_scenario import MS, SECOND, US, Load, Scenario, Tenant
 from cores_workers import Workers
 from results import Result
+from sharing_containers import card_offset
 
 WAITING = (16, 64)
 PROBE = 5 * MS
@@ -24,28 +25,43 @@ KERNEL: Load = {"kernel": "fixed:1000000", "wait": 0}
 
 
 def measure(workers: Workers, runs: int) -> list[Result]:
-    return [*launches(runs), *waiting(workers, runs), *waking(workers, runs)]
+    return [*calls(runs), *waiting(workers, runs), contended(workers, runs), *waking(workers, runs)]
 
 
-def launches(runs: int) -> list[Result]:
-    """Measure a launch; the null driver's kernels end at once, so that no launch is ever throttled."""
+def calls(runs: int) -> list[Result]:
+    """Measure calls; the null driver's kernels end at once, so that no launch is ever throttled."""
     with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as name, vcuda.Place(Path(name), cores=90) as place:
-        added = [place.added()["launch"] for _ in range(max(runs, vcuda.ROUNDS))]
-    what = "cuLaunchKernel with a share of 90, not throttled: (libvcuda - null driver) / clock_gettime"
-    return [Result.of("cores.launch.added", "ratio", 3, added, what)]
+        added = [place.added() for _ in range(max(runs, vcuda.ROUNDS))]
+    launch = "cuLaunchKernel with a share of 90, not throttled: (libvcuda - null driver) / clock_gettime"
+    query = "cuEventQuery + cuStreamQuery, which programs call in loops: libvcuda - null driver"
+    return [
+        Result.of("cores.launch.added", "ratio", 3, [one["launch"] for one in added], launch),
+        Result.of("cores.query.added_ns", "ns", 10, [one["query_ns"] for one in added], query),
+    ]
+
+
+def cpu_percent(workers: Workers, tenants: list[Tenant], run: int, limiter: str = "libvcuda") -> float:
+    """The CPU time of a process without the simulated card's threads, in percent of a core, the most."""
+    outcome = workers.run(Scenario(tenants, WINDOW, limiter, clock="wall", seed=run + 1))
+    return max(load["cpu_ms"] for loads in outcome.loads for load in loads) / (WINDOW[1] - WINDOW[0]) * MS * 100
 
 
 def waiting(workers: Workers, runs: int) -> list[Result]:
     """Measure the CPU time of processes that share 5 percent and always want more: they wait nearly all the time."""
-    length_ms = (WINDOW[1] - WINDOW[0]) / MS
     results = []
     for count, name in zip(WAITING, ("cores.waiting.cpu_percent", "cores.waiting.cpu_percent_of_64")):
-        tenant = Tenant(5, [KERNEL] * count)
-        outcomes = [workers.run(Scenario([tenant], WINDOW, clock="wall", seed=run + 1)) for run in range(runs)]
-        cpu = [max(load["cpu_ms"] for load in outcome.loads[0]) / length_ms * 100 for outcome in outcomes]
+        cpu = [cpu_percent(workers, [Tenant(5, [KERNEL] * count)], run) for run in range(runs)]
         what = f"{count} processes with a share of 5: CPU time of a waiting one, in percent of a core, the most"
         results.append(Result.of(name, "percent", 1, cpu, what))
     return results
+
+
+def contended(workers: Workers, runs: int) -> Result:
+    """Measure the CPU time that libvcuda adds to programs that both always have work for the card."""
+    tenants = [Tenant(50, [{**KERNEL, "wait": 0}])] * 2
+    added = [cpu_percent(workers, tenants, run) - cpu_percent(workers, tenants, run, "none") for run in range(runs)]
+    what = "two containers of 50 that flood the card: CPU time of a program, in percent of a core: libvcuda - none"
+    return Result.of("cores.waiting.contended_percent", "percent", 1.5, added, what)
 
 
 def waking(workers: Workers, runs: int) -> list[Result]:
@@ -54,7 +70,8 @@ def waking(workers: Workers, runs: int) -> list[Result]:
     The neighbour only holds the presence lock during every other interval of GATE.
     """
     load: Load = {**KERNEL, "kernel": "fixed:200000", "trace": MS}
-    tenants = [Tenant(90, [load, {"probe": PROBE}]), Tenant(10, [{"gate": GATE}])]
+    gate_load: Load = {"gate": GATE, "gate_from": card_offset(workers.card())}
+    tenants = [Tenant(90, [load, {"probe": PROBE}]), Tenant(10, [gate_load])]
     late: dict[str, list[float]] = {name: [] for name in ("p50", "p99", "futex_p50", "futex_p99")}
     for run in range(runs):
         outcome = workers.run(Scenario(tenants, (SECOND, 13 * SECOND), clock="wall", seed=run + 1))

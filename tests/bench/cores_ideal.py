@@ -1,6 +1,7 @@
 """The reference scheduler `ideal`: what a limiter could do that knew everything and cost nothing but the changes.
 
-One card runs whole kernels, one at a time. A change from one process to another takes CHANGE. The card never idles
+One card runs whole kernels, one at a time. A change from one process to another takes what the card needs for it
+(`timing.switch_us`; `idle_us` more where the card waits for a context without work). The card never idles
 while a tenant within its cap has a kernel (*work-conserving*), with one exception: it waits for the program that ran
 last if that has its next kernel before a change could be over. A tenant's cap is a token bucket of its core-limit: one
 token is a nanosecond; the bucket holds IDLE ns of the rate, and what a wait for others' kernels brings is kept. Among
@@ -17,9 +18,9 @@ import dataclasses
 from collections.abc import Sequence
 
 from cores_programs import NEVER, Program, programs
-from cores_scenario import MS, Outcome, Scenario
+from cores_scenario import MS, US, Outcome, Scenario
 
-CHANGE = 50_000
+CHANGE = 50  #: us, where the card's timing does not say it
 IDLE = 100 * MS  #: a tenant without work gathers tokens and lag for so long
 MARGIN = 50  #: the margin, in changes for each tenant that has work: with n tenants, changes cost 1 percent
 
@@ -78,6 +79,8 @@ class Card:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.now = 0
+        self.change = int(scenario.timing.get("switch_us", CHANGE) * US)
+        self.idle = int(scenario.timing.get("idle_us", 0) * US)
         self.parties: list[Party] = []
         for number, processes in enumerate(programs(scenario)):
             tenant = scenario.tenants[number]
@@ -113,7 +116,7 @@ class Card:
 
     def margin(self, waits: int = 0) -> float:
         """`waits`: tenants that are about to have work."""
-        return MARGIN * CHANGE * max(sum(party.is_pending for party in self.parties) + waits, 1)
+        return MARGIN * self.change * max(sum(party.is_pending for party in self.parties) + waits, 1)
 
     def choose(self) -> Party | None:
         able = [party for party in self.parties if party.is_pending and party.level > 0]
@@ -131,7 +134,7 @@ class Card:
         ready = min(program.ready for program in party.processes[self.last[1]])
         others = [other.virtual for other in self.parties if other.is_pending and other.level > 0]
         is_ahead = party.virtual > min(others, default=NEVER) + self.margin(1)
-        return 0 if ready > self.now + CHANGE or party.level <= 0 or is_ahead else ready
+        return 0 if ready > self.now + self.change + self.idle or party.level <= 0 or is_ahead else ready
 
     def next_event(self) -> int:
         """When something may change the choice, besides the end of a kernel."""
@@ -164,6 +167,14 @@ class Card:
             busy[party.number] += max(self.looks.pop(0) - begin, 0)
             self.seen.append(busy)
 
+    def cost(self, next_one: tuple[int, int]) -> int:
+        """Of a change to that tenant and process."""
+        if self.last in (None, next_one):
+            return 0
+        tenant, process = self.last
+        is_idle = all(program.ready > self.now for program in self.parties[tenant].processes[process])
+        return self.change + (self.idle if is_idle else 0)
+
     def step(self) -> Run | None:
         """Run kernels, or wait."""
         self.refresh()
@@ -178,7 +189,7 @@ class Card:
             self.now = until
             return None
         process, program = party.pick(self.now)
-        begin = self.now + (CHANGE if self.last and self.last != (party.number, process) else 0)
+        begin = self.now + self.cost((party.number, process))
         count = self.count(party, program, begin)
         end = begin + count * program.duration
         self.look(party, begin, end)

@@ -1,13 +1,18 @@
-"""When the requests of an open loop arrive: the same times for every limiter.
+"""What every limiter is given the same: the arrivals of an open loop's requests, and the calls of recorded programs.
 
-This module only makes the times. The load generator (cores_load/requests.c) and the reference scheduler
-(cores_ideal.py) replay them. Times are nanoseconds after the scenario's beginning.
+The load generator (cores_load/requests.c, replay.c) and the reference scheduler (cores_programs.py) replay them. Times
+are nanoseconds; those of arrivals count from the scenario's beginning.
 """
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import gzip
 import random
 from array import array
+from collections.abc import Iterator
+from functools import cache
 
 from results import BenchError
 
@@ -42,3 +47,81 @@ def percentile(values: list[int], percent: float) -> int:
     ordered = sorted(values)
     rank = -(-len(ordered) * percent // 100)
     return ordered[max(int(rank), 1) - 1]
+
+
+#: The calls of recordings, by their letter in the file that the load generator reads.
+CALLS = {
+    "launch": "k", "graph": "g", "memset": "m", "event_query": "q", "stream_query": "Q", "event_sync": "e",
+    "stream_sync": "s", "device_sync": "S", "wait_event": "w", "event_record": "r",
+    "HtoD": "H", "DtoH": "D", "DtoD": "I", "HtoD-pageable": "h", "DtoH-pageable": "d",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A recorded call.
+
+    `gap`: since the call before of the same thread had returned; `pause`: since any call had. `card`: how long the card
+    works for it. `other`: the stream for which `stream` waits.
+    """
+
+    thread: int
+    kind: str
+    stream: int
+    other: int
+    gap: int
+    pause: int
+    card: int
+    operations: int
+    bytes: int
+
+
+@cache
+def recorded(path: str) -> list[Call]:
+    """The calls of a recording, in the order in which they were made.
+
+    A recording is a gzipped CSV file with the columns host_us, call_us, thread, call, stream, card_us, card_operations,
+    bytes, way, after a line of text. It does not say which stream an event belongs to: here a wait for an event is of
+    the thread's next stream, for the other stream that was used last; a synchronization is of the thread's last stream.
+    """
+    try:
+        with gzip.open(path, "rt") as file:
+            file.readline()
+            rows = sorted(csv.DictReader(file), key=lambda row: float(row["host_us"]))
+        return list(_calls(rows))
+    except (OSError, KeyError, ValueError) as error:
+        raise BenchError(f"{path}: {error}") from None
+
+
+def _calls(rows: list[dict[str, str]]) -> Iterator[Call]:
+    following: dict[str, str] = {}  # stream, by thread
+    for row in reversed(rows):
+        row["next"] = following.get(row["thread"], "0")
+        following[row["thread"]] = row["stream"] or row["next"]
+    ends: dict[str, float] = {}
+    streams: dict[str, str] = {}
+    used = ["0"]
+    for row in rows:
+        begin, thread = float(row["host_us"]), row["thread"]
+        waits = row["call"] == "wait_event"
+        stream = row["stream"] or (row["next"] if waits else streams.get(thread, row["next"]))
+        streams[thread] = stream
+        others = [other for other in used if other != stream]
+        yield Call(
+            int(thread), CALLS[row["way"] if row["call"] == "copy" else row["call"]], int(stream),
+            int(others[-1] if others else stream), round((begin - ends.get(thread, begin)) * 1000),
+            max(round((begin - max(ends.values(), default=begin)) * 1000), 0), round(float(row["card_us"] or 0) * 1000),
+            int(row["card_operations"] or 1), int(row["bytes"] or 0),
+        )  # fmt: skip
+        ends[thread] = begin + float(row["call_us"])
+        if row["stream"]:
+            used = [*(other for other in used if other != stream), stream]
+
+
+def written(calls: list[Call]) -> str:
+    """The calls as the load generator reads them (cores_load/replay.c)."""
+    fields = (
+        (call.thread, call.kind, call.stream, call.other, max(call.gap, 0), call.card, call.operations, call.bytes)
+        for call in calls
+    )
+    return "".join(" ".join(map(str, line)) + "\n" for line in fields)

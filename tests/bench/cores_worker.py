@@ -21,18 +21,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import bundles
 import cores_ideal
 import cores_traces
 import nodes
 import simulated_clock
-from checkout import BUILD, CHECKOUT, LOAD_SOURCES
+from checkout import BUILD
 from cores_node import Daemon, Node
 from cores_quota import Quota
 from cores_scenario import Scenario
 
 from vgpu.config import limits
 
-INCLUDE = CHECKOUT / "libvcuda/include"
 PATIENCE = 1800  #: seconds of real time after which a scenario hangs, on a busy machine too
 SETTLE_NS = 100_000_000  #: on the wall clock, for a process to start
 
@@ -50,9 +50,7 @@ class Worker:
             (found,) = sorted((BUILD / "lib/sim").glob(f"{name}.so.*"))
             shutil.copy(found, self.driver / f"{name}.so.1")
         self.node = Node(directory, self.driver)
-        self.program = directory / "cores_load"
-        options = ["-O2", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}", "-ldl", "-lm", "-lpthread"]
-        subprocess.run(["cc", "-o", str(self.program), *LOAD_SOURCES, *options], check=True)
+        self.program = bundles.load_generator(directory)
 
     def close(self) -> None:
         self.node.close()
@@ -125,6 +123,9 @@ class Run:
             Path(options["arrivals"]).write_bytes(
                 cores_traces.arrivals(load["arrivals"], options["seed"], end).tobytes()
             )
+        if "replay" in load:
+            options["replay"] = str(self.state / f"replay{rank}")
+            Path(options["replay"]).write_text(cores_traces.written(cores_traces.recorded(load["replay"])))
         return [f"{name}={value}" for name, value in options.items()]
 
     def start(self) -> None:

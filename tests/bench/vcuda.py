@@ -119,7 +119,8 @@ class Place:
         """The figures of one pair of runs."""
         plain, limited = self.nanoseconds(False), self.nanoseconds(True)
         clock = median((plain["clock"], limited["clock"]))
-        return {"clock": clock, **{name: (limited[name] - plain[name]) / clock for name in BARS}}
+        added = {name: limited[name] - plain[name] for name in ("query", *BARS)}
+        return {"clock": clock, "query_ns": added["query"], **{name: added[name] / clock for name in BARS}}
 
     def start(self, limited: bool) -> float:
         """Milliseconds of PROCESSES starts at once, spawned by one process in the namespace."""

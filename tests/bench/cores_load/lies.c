@@ -16,7 +16,7 @@
 
 struct load_lie load_lie = {.count = 1, .length = 1, .stride = 1};
 
-static uint64_t own_byte(void)
+uint64_t load_own_byte(void)
 {
 	struct stat limits;
 
@@ -34,7 +34,7 @@ static void set(int file, short type, uint64_t from, uint64_t length)
 static void *lie(void *unused)
 {
 	int file = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
-	uint64_t from = load_lie.from + (load_lie.own ? own_byte() : 0);
+	uint64_t from = load_lie.from + (load_lie.own ? load_own_byte() : 0);
 
 	(void)unused;
 	LOAD_CHECK(file < 0);

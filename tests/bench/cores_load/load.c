@@ -7,6 +7,7 @@
  *                     host (a function), flag (in the host's memory); 0: launch without waiting
  *   gap=NS rounds=N   sleep after a round; end after so many rounds (0: at `end`)
  *   arrivals=FILE     a round for each request of the file, see requests.c
+ *   replay=FILE       a recorded program instead, see replay.c
  *   on=NS off=NS      rounds for so long, then no work for so long, in turn from `begin` on
  *   streams=N threads=N graph=N     graph: launch graphs of so many kernels instead
  *   copy=BYTES memset=BYTES         in addition, in each round and stream
@@ -18,7 +19,7 @@
  *   warm=NS                         CPU time counts from then on
  *   trace=NS                        report when launches returned that were delayed by at least so much
  *   probe=NS                        no work: waits on futexes until each multiple of NS, and reports when they return
- *   gate=NS                         no work: holds the presence lock every other NS, and reports when
+ *   gate=NS gate_from=BYTE          no work: holds its presence lock every other NS, and reports when
  *   burn=N                          so many further threads compute for ever
  *   peer=NAME limit=PERCENT         another system's limiter in the launch path
  *   group=PID                       the process group to join; 0: a group of its own
@@ -47,14 +48,22 @@
 #define MAX_WOKEN 4096
 #define MAX_CARDS 16
 
-/* spin_ns counts the time in which it runs: a step of more than 20 us is another context's turn on the card. */
-static const char ptx[] = ".version 6.0\n.target sm_60\n.address_size 64\n"
-			  ".visible .entry spin_ns(.param .u64 ns)\n{\n\t.reg .pred %p;\n\t.reg .u64 %a<5>;\n"
-			  "\tld.param.u64 %a0, [ns];\n\tmov.u64 %a1, %globaltimer;\n\tmov.u64 %a4, 0;\n"
-			  "again:\n\tmov.u64 %a2, %globaltimer;\n\tsub.u64 %a3, %a2, %a1;\n\tmov.u64 %a1, %a2;\n"
-			  "\tsetp.gt.u64 %p, %a3, 20000;\n\t@%p bra again;\n\tadd.u64 %a4, %a4, %a3;\n"
-			  "\tsetp.lt.u64 %p, %a4, %a0;\n\t@%p bra again;\n\tret;\n}\n"
-			  ".visible .entry meet_ns(.param .u64 ns, .param .u64 key, .param .u64 parties) { ret; }\n";
+/*
+ * The kernels count the time in which they run: a step of more than 20 us is another context's turn on the card. A
+ * recorded program has one for each octave of durations, as real programs have kernels of their own for each purpose.
+ */
+#define KERNEL(name) \
+	".visible .entry " name "_ns(.param .u64 ns)\n{\n\t.reg .pred %p;\n\t.reg .u64 %a<5>;\n" \
+	"\tld.param.u64 %a0, [ns];\n\tmov.u64 %a1, %globaltimer;\n\tmov.u64 %a4, 0;\n" \
+	"again:\n\tmov.u64 %a2, %globaltimer;\n\tsub.u64 %a3, %a2, %a1;\n\tmov.u64 %a1, %a2;\n" \
+	"\tsetp.gt.u64 %p, %a3, 20000;\n\t@%p bra again;\n\tadd.u64 %a4, %a4, %a3;\n" \
+	"\tsetp.lt.u64 %p, %a4, %a0;\n\t@%p bra again;\n\tret;\n}\n"
+#define OCTAVES 16
+
+static const char ptx[] = ".version 6.0\n.target sm_60\n.address_size 64\n" KERNEL("spin") KERNEL("o0") KERNEL(
+	"o1") KERNEL("o2") KERNEL("o3") KERNEL("o4") KERNEL("o5") KERNEL("o6") KERNEL("o7") KERNEL("o8") KERNEL("o9")
+	KERNEL("o10") KERNEL("o11") KERNEL("o12") KERNEL("o13") KERNEL("o14") KERNEL(
+		"o15") ".visible .entry meet_ns(.param .u64 ns, .param .u64 key, .param .u64 parties) { ret; }\n";
 
 struct lane {
 	unsigned card;
@@ -94,7 +103,7 @@ struct load_times load_times;
 
 static void *driver;
 static CUcontext contexts[MAX_CARDS];
-static void *kernels[MAX_CARDS];
+static void *kernels[MAX_CARDS], *octaves[OCTAVES];
 static CUresult (*launch_kernel)(LAUNCH_ARGUMENTS);
 static CUresult (*synchronize)(CUstream);
 
@@ -203,6 +212,11 @@ static void open_card(unsigned index)
 	LOAD_CHECK(CALL(cuCtxSetCurrent, contexts[index]));
 	LOAD_CHECK(CALL(cuModuleLoadData, &module, ptx));
 	LOAD_CHECK(CALL(cuModuleGetFunction, &kernels[index], module, load.meet ? "meet_ns" : "spin_ns"));
+	for (unsigned i = 0; !index && i < OCTAVES; i++) {
+		char name[16];
+		snprintf(name, sizeof name, "o%u_ns", i);
+		LOAD_CHECK(CALL(cuModuleGetFunction, &octaves[i], module, name));
+	}
 }
 
 static void open_driver(void)
@@ -270,6 +284,17 @@ static void launch_one(struct lane *lane, uint64_t ns, bool is_captured)
 				 lane->stream, arguments, NULL));
 	if (load.trace && load_clock->now() - began >= load.trace)
 		load_note_woken();
+}
+
+void load_launch(CUstream stream, uint64_t ns)
+{
+	void *arguments[] = {&ns};
+	unsigned octave = 0;
+
+	while (octave + 1 < OCTAVES && ns >> (octave + 10))
+		octave++;
+	LOAD_CHECK(launch_kernel(octaves[octave], (unsigned)load.grid, 1, 1, (unsigned)load.block, 1, 1, 0, stream,
+				 arguments, NULL));
 }
 
 static void make_graph(struct lane *lane, uint64_t *state)
@@ -454,7 +479,7 @@ static void (*way_to_wait(const char *name))(struct lane *)
 	return NULL;
 }
 
-static void note_round(uint64_t began)
+void load_note_round(uint64_t began)
 {
 	uint64_t number = __atomic_fetch_add(&rounds_done, 1, __ATOMIC_RELAXED);
 
@@ -470,7 +495,7 @@ static void do_round(struct lane *lanes, void *host, uint64_t *state)
 		launch_some(&lanes[i], host, state);
 	for (uint64_t i = 0; load.wait && i < load.streams; i++)
 		load.wait(&lanes[i]);
-	note_round(began);
+	load_note_round(began);
 }
 
 static void serve(struct lane *lanes, void *host, uint64_t *state)
@@ -524,6 +549,14 @@ static void *work(void *argument)
 	return NULL;
 }
 
+static void *replay(void *thread)
+{
+	LOAD_CHECK(CALL(cuCtxSetCurrent, contexts[0]));
+	load_clock->sleep_until(load_times.origin + load_times.begin);
+	load_replay((unsigned)(uintptr_t)thread);
+	return NULL;
+}
+
 /* ---- options and report ---- */
 
 static void read_kernel(const char *text)
@@ -564,6 +597,7 @@ static void read_number(const char *name, const char *value)
 		{"trace", &load.trace},
 		{"probe", &load.probe},
 		{"gate", &load.gate},
+		{"gate_from", &load_gate_from},
 		{"burn", &load.burn},
 		{"limit", &load.limit},
 		{"on", &load.on},
@@ -596,6 +630,8 @@ static void read_option(char *text)
 		read_kernel(value);
 	else if (strcmp(text, "arrivals") == 0)
 		load_requests_open(value);
+	else if (strcmp(text, "replay") == 0)
+		load_replay_open(value);
 	else if (strcmp(text, "wait") == 0)
 		load.wait = way_to_wait(value);
 	else if (strcmp(text, "peer") == 0)
@@ -634,6 +670,8 @@ static void start_thread(uint64_t number)
 		load_thread(load_probe, (void *)(uintptr_t)load.probe);
 	else if (load.gate)
 		load_thread(load_gate, (void *)(uintptr_t)load.gate);
+	else if (load_replay_threads())
+		load_thread(replay, (void *)(uintptr_t)number);
 	else
 		load_thread(work, (void *)(uintptr_t)number);
 }
@@ -654,6 +692,10 @@ int main(int count, char **arguments)
 	if (load.peer)
 		load.peer->start((unsigned)load.limit);
 	load_lies();
+	if (load_replay_threads()) {
+		load_replay_prepare();
+		load.threads = load_replay_threads();
+	}
 	for (uint64_t i = 0; i < load.threads; i++)
 		start_thread(i);
 	for (uint64_t i = 0; i < load.burn; i++)

@@ -1,7 +1,7 @@
 /*
  * What the load generator's files share: options, the clock, threads, and the driver's symbols (load.c), requests of an
- * open loop (requests.c), programs without work (waits.c), models of other limiters (peers.c), and the malicious
- * container (lies.c).
+ * open loop (requests.c), recorded programs (replay.c), programs without work (waits.c), models of other limiters
+ * (peers.c), and the malicious container (lies.c).
  */
 #ifndef LOAD_H
 #define LOAD_H
@@ -47,6 +47,7 @@ uint64_t load_cpu_ns(void);
 /* The threads of programs without work, see waits.c. The argument of the first two is an interval in ns. */
 void *load_probe(void *each);
 void *load_gate(void *each);
+extern uint64_t load_gate_from;
 void *load_burn(void *unused);
 
 /* Requests of an open loop, see requests.c. */
@@ -59,6 +60,16 @@ bool load_requests_are_open(void);
 bool load_requests_next(struct load_request *request);
 void load_requests_done(const struct load_request *request);
 void load_requests_report(void);
+
+/* A recorded program, see replay.c. No threads: there is none. */
+void load_replay_open(const char *path);
+unsigned load_replay_threads(void);
+void load_replay_prepare(void);
+void load_replay(unsigned thread);
+
+/* Launches a kernel of so many ns on the first card, and notes a round that began then. */
+void load_launch(CUstream stream, uint64_t ns);
+void load_note_round(uint64_t began);
 
 /* A model of another system's limiter, see peers.c. */
 struct load_peer {
@@ -73,5 +84,6 @@ extern struct load_lie {
 	uint64_t from, length, count, stride, each, own;
 } load_lie;
 void load_lies(void);
+uint64_t load_own_byte(void); /* of the container, from the first of the card */
 
 #endif

@@ -33,12 +33,14 @@ void *load_probe(void *each)
 }
 
 /*
- * Uses the presence file as libvcuda does (compute/presence.h), but locks the whole file: every container that looks
- * finds another one at work.
+ * Uses the presence file as libvcuda does (compute/presence.h): every container that looks finds this one at work. The
+ * card's bytes begin at `load_gate_from`.
  */
+uint64_t load_gate_from;
+
 void *load_gate(void *each)
 {
-	struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+	struct flock lock = {.l_type = F_RDLCK, .l_start = (off_t)(load_gate_from + load_own_byte()), .l_len = 1};
 	int file = open(VGPU_PRESENCE_PATH, O_RDONLY);
 	void *word = mmap(NULL, sizeof(uint32_t), PROT_READ, MAP_SHARED, file, 0);
 

@@ -22,6 +22,8 @@ static int (*alloc)(unsigned long long *, size_t);
 static int (*release)(unsigned long long);
 static int (*launch)(void *, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
 		     unsigned int, void *, void **, void **);
+static int (*event_query)(void *), (*stream_query)(void *);
+static void *event;
 static int (*get_proc_address)(const char *, void **, int, uint64_t, int *);
 
 static double now(void)
@@ -42,6 +44,12 @@ static void ask_clock(void)
 static void launch_once(void)
 {
 	launch(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+}
+
+static void query(void)
+{
+	event_query(event);
+	stream_query(NULL);
 }
 
 static void alloc_and_free(void)
@@ -87,8 +95,11 @@ static void open_context(void)
 	*(void **)&alloc = dlsym(library, "cuMemAlloc_v2");
 	*(void **)&release = dlsym(library, "cuMemFree_v2");
 	*(void **)&launch = dlsym(library, "cuLaunchKernel");
+	*(void **)&event_query = dlsym(library, "cuEventQuery");
+	*(void **)&stream_query = dlsym(library, "cuStreamQuery");
 	*(void **)&get_proc_address = dlsym(library, "cuGetProcAddress_v2");
-	if (init(0) || retain(&context, 0) || set(context))
+	int (*create)(void **, unsigned int) = (int (*)(void **, unsigned int))dlsym(library, "cuEventCreate");
+	if (init(0) || retain(&context, 0) || set(context) || create(&event, 0))
 		exit(3);
 }
 
@@ -124,6 +135,7 @@ int main(int argc, char **argv)
 	}
 	measure("clock", ask_clock);
 	measure("launch", launch_once);
+	measure("query", query);
 	measure("mem_alloc_free", alloc_and_free);
 	measure("get_proc_address", look_up);
 	return 0;

@@ -90,7 +90,7 @@ def test_latency_counts_from_the_intended_time(bench: Any) -> None:
 
 
 def test_what_is_not_modelled_is_refused(bench: Any) -> None:
-    for load in ({"copy": 1}, {"kernel": "uniform:1"}, {"wait": 0, "gap": MS}):
+    for load in ({"memset": 1}, {"kernel": "uniform:1"}, {"wait": 0, "gap": MS}):
         with pytest.raises(Exception, match=r"not model|no kernel of that form"):
             runs(bench, MS, (50, load))
 

@@ -123,6 +123,32 @@ def test_percentiles_are_values_that_occurred(bench: Any) -> None:
 # What a group prints and writes
 
 
+def test_pictures_name_every_tenant_and_curve(bench: Any, tmp_path: Path) -> None:
+    seen = outcome(bench, [SECOND, 2 * SECOND, 3 * SECOND], [[0, 0], [300 * MS, 600 * MS], [600 * MS, 900 * MS]])
+    curves = {"libvcuda": [MS, 2 * MS], "ideal": [MS]}
+    bench.pictures.shares("shares.svg", "Two tenants", seen, {"training": 30, "service": 70}, tmp_path)
+    bench.pictures.latencies("latencies.svg", "A service", curves, tmp_path)
+    for name, words in (("shares", ("Two tenants", "training", "service")), ("latencies", ("A service", *curves))):
+        assert all(f">{word}</text>" in (tmp_path / f"{name}.svg").read_text() for word in words)
+
+
+def test_a_picture_of_many_tenants_has_a_row_for_each(bench: Any, tmp_path: Path) -> None:
+    seen = outcome(bench, [SECOND, 2 * SECOND], [[0] * 10, [100 * MS] * 10])
+    tenants = {f"10: tenant {number}": 10 for number in range(10)}
+    bench.pictures.shares("many.svg", "Ten tenants", seen, tenants, tmp_path)
+    assert all(f">{word}</text>" in (tmp_path / "many.svg").read_text() for word in ("Ten tenants", *tenants))
+
+
+def test_tenants_of_mixes_are_named_by_what_they_do_and_each_differently(bench: Any) -> None:
+    mix, tenant = bench.cores_mix, bench.cores_scenario.Tenant
+    assert mix.names([tenant(30, [{"graph": 300}]), *[tenant(9, [{"wait": 0}])] * 2]) == [
+        "30: graph of 300", "9: flood, tenant 2", "9: flood, tenant 3",
+    ]  # fmt: skip
+    for number in range(30):
+        called = mix.names(mix.mix(1, number).tenants)
+        assert len(set(called)) == len(called)
+
+
 def test_json_and_table(bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = bench.results.Result
 
