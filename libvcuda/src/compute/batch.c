@@ -5,11 +5,13 @@
 #include "compute/admission.h"
 #include "compute/card_clock.h"
 #include "compute/container_slice.h"
+#include "compute/poller.h"
 #include "compute/process_slice.h"
 #include "driver/cuda_table.h"
 
 #define COPY_PATIENCE (50 * NS_PER_MS) /* what is before the launch may wait for the program */
-#define SLICE (2 * NS_PER_MS) /* the hardware's time slice of a context */
+
+#define LONG_CALL (200 * NS_PER_US) /* a launch takes some 5 us */
 
 /* A batch ends when its launches should take this long. */
 #define LONG_ENOUGH NS_PER_MS
@@ -19,9 +21,6 @@
 
 /* A batch ends where its thread waits for it, if its launches should take at least this long. */
 #define WORTH_AN_EVENT (250 * NS_PER_US)
-
-/* A batch ends where its stream is interrupted while other streams work, if its launches should take this long. */
-#define WORTH_IT_AMONG_OTHERS (50 * NS_PER_US)
 
 static struct batch *free_batch(struct compute_context *context)
 {
@@ -59,7 +58,7 @@ void batch_set_free(struct compute_context *context, struct batch *batch)
 void batch_mark_mixed(struct batch *batch)
 {
 	batch->is_unsure = true;
-	batch->allowance = SLICE + BATCH_SWITCHES;
+	batch->is_beside = true;
 }
 
 static void open_batch(struct compute_context *context, struct stream_slot *slot, struct launch *launch, uint64_t now)
@@ -82,7 +81,6 @@ static void open_batch(struct compute_context *context, struct stream_slot *slot
 	if (__atomic_exchange_n(&bucket->has_new_slice, 0, __ATOMIC_RELAXED)) {
 		batch->is_first = true;
 		batch->is_unsure = true;
-		batch->allowance = BATCH_SWITCHES;
 	}
 	if (container_slice_is_mixed(bucket))
 		batch_mark_mixed(batch);
@@ -91,7 +89,7 @@ static void open_batch(struct compute_context *context, struct stream_slot *slot
 	slot->open = (int32_t)(batch - context->batches);
 	launch->opened = true;
 	/* The next batch begins where this one ends, which is more certain. */
-	launch->closes = batch->allowance == BATCH_SWITCHES;
+	launch->closes = batch->is_first && !batch->is_beside;
 }
 
 /* Whether the kernel is to be measured alone: its last measurement is too old. */
@@ -101,13 +99,28 @@ static bool wants_sample(const struct stream_slot *slot, const struct launch *la
 	       (now - slot->sampled_at >= SAMPLES_APART && estimates_stale(launch->kind, now));
 }
 
-static void end_batch(struct compute_context *context, struct batch *batch, CUstream stream, uint64_t now)
+/* The stream may have been idle since the batch should have ended. */
+static void note_delay(struct batch *batch, uint64_t now)
+{
+	if (now <= batch->expected)
+		return;
+	batch->doubtful += now - batch->expected;
+	batch->idle_times++;
+}
+
+static void record_end(struct compute_context *context, struct batch *batch, CUstream stream, uint64_t now)
 {
 	context->slots[batch->slot].open = -1;
 	batch_drop_local_slice(context, batch);
 	batch->end = card_clock_record(context, stream);
 	batch->state = CLOSED;
 	batch->closed_at = now;
+}
+
+static void end_batch(struct compute_context *context, struct batch *batch, CUstream stream, uint64_t now)
+{
+	note_delay(batch, now);
+	record_end(context, batch, stream, now);
 }
 
 /*
@@ -137,6 +150,7 @@ static void count_interruptions(struct compute_context *context)
 static void add_to(struct batch *batch, struct stream_slot *slot, struct launch *launch, uint64_t now)
 {
 	batch->is_mixed |= launch->kind != batch->kind;
+	batch->is_guessed |= !estimates_fresh(launch->kind, now);
 	slot->stream = launch->stream;
 	slot->thread = launch->thread;
 	slot->joined_at = now;
@@ -145,7 +159,8 @@ static void add_to(struct batch *batch, struct stream_slot *slot, struct launch 
 	batch->booked += launch->estimate;
 	slot->expected = (slot->expected > now ? slot->expected : now) + launch->estimate;
 	batch->expected = slot->expected;
-	launch->closes |= batch->estimate >= LONG_ENOUGH;
+	/* Where threads wake late, the end event would be put late, and hide how long the kernels take. */
+	launch->closes |= batch->estimate >= (poller_lateness() ? WORTH_AN_EVENT : LONG_ENOUGH);
 }
 
 bool batch_join_reserved(struct launch *launch, uint64_t now)
@@ -215,15 +230,6 @@ static struct batch *batch_of(struct compute_context *context, const struct laun
 	return batch->state != FREE && batch->order == launch->order ? batch : NULL;
 }
 
-/* The thread was held up after the launch, so its work may have ended long before the event is recorded. */
-static void note_delay(struct batch *batch, const struct launch *launch, uint64_t now)
-{
-	if (launch->may_wait || now <= batch->expected)
-		return;
-	batch->doubtful += now - batch->expected;
-	batch->idle_times++;
-}
-
 /* Another thread ended the batch while a launch was in the driver: the end event may lie before the work. */
 static void move_end(struct compute_context *context, struct batch *batch, CUstream stream, uint64_t now)
 {
@@ -245,14 +251,29 @@ static bool is_open(const struct compute_context *context, const struct launch *
 	return LOAD(batch->order) == launch->order && LOAD(batch->state) == OPEN;
 }
 
+/*
+ * The call of a launch takes long where the driver waits for room, and the work has begun, or where the thread was held up
+ * before.
+ */
+static void note_launched(struct batch *batch, const struct launch *launch, uint64_t now)
+{
+	batch->was_held = !launch->may_wait && now - batch->opened_at > LONG_CALL;
+	batch->launched_at = launch->may_wait || batch->was_held ? batch->opened_at : now;
+	if (batch->was_held) {
+		batch->doubtful += now - batch->opened_at;
+		batch->idle_times++;
+	}
+}
+
 static void note_success(struct compute_context *context, struct batch *batch, const struct launch *launch,
 			 uint64_t now)
 {
 	if (launch->opened)
-		batch->launched_at = launch->may_wait ? batch->opened_at : now;
+		note_launched(batch, launch, now);
 	if (batch->state == OPEN && launch->closes) {
-		note_delay(batch, launch, now);
-		end_batch(context, batch, launch->stream, now);
+		if (!launch->may_wait)
+			note_delay(batch, now);
+		record_end(context, batch, launch->stream, now);
 	} else if (batch->state == CLOSED) {
 		move_end(context, batch, launch->stream, now);
 	}
@@ -314,10 +335,6 @@ uint64_t batch_end_quiet(struct compute_context *context, uint64_t now)
 			next = bounds_min(next, due);
 			continue;
 		}
-		if (now > batch->expected) {
-			batch->doubtful += now - batch->expected;
-			batch->idle_times++;
-		}
 		end_batch(context, batch, slot->stream, now);
 	}
 	return next;
@@ -345,7 +362,7 @@ static void close_own(struct compute_context *context, struct stream_slot *slot,
 	struct batch *batch = slot->open < 0 ? NULL : &context->batches[slot->open];
 
 	if (batch && slot->thread == &guard_this_thread && batch->estimate >= least)
-		end_batch(context, batch, slot->stream, clock_now());
+		record_end(context, batch, slot->stream, clock_now());
 }
 
 static void close_streams(struct compute_context *context, uint64_t key, uint64_t least)
@@ -409,15 +426,15 @@ static struct stream_slot *lock_stream_slot(struct compute_context *context, uin
 	return NULL;
 }
 
-/* A batch that is not worth an event goes on. If no other stream has work, its kernels count with their estimates. */
+/* A batch that is not worth an event goes on if no other stream has work: its kernels count with their estimates. */
 static void interrupt_batch(struct compute_context *context, struct stream_slot *slot, CUstream stream, bool waits)
 {
 	struct batch *batch = &context->batches[slot->open];
 	bool is_alone = context->working == 1 && slot->has_work;
 
-	if (waits || batch->estimate >= (is_alone ? WORTH_AN_EVENT : WORTH_IT_AMONG_OTHERS)) {
+	if (waits || !is_alone || batch->estimate >= WORTH_AN_EVENT) {
 		end_batch(context, batch, stream, clock_now());
-	} else if (is_alone) {
+	} else {
 		batch->is_interrupted = true;
 		context->interrupted = slot->key;
 	}

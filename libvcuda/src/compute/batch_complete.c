@@ -5,6 +5,7 @@
 #include "compute/card_clock.h"
 #include "compute/change_cost.h"
 #include "compute/container_slice.h"
+#include "compute/process_slice.h"
 #include "compute/slice_parameters.h"
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
@@ -13,6 +14,7 @@
 #define FORGOTTEN (2 * NS_PER_MS)       /* past its expected end, for an open batch that no thread adds to or ends */
 #define EARLIEST_LOOK (50 * NS_PER_US)
 #define LATEST_LOOK NS_PER_MS
+#define SETTLED (100 * NS_PER_US)       /* after an expected end: one look sees it */
 #define OFTEN (150 * NS_PER_US)         /* between two looks, while others may wait for the card */
 #define PATIENCE (20 * NS_PER_MS)       /* with kernels on another card: the kernels of a group wait for each other */
 #define PATIENCE_HERE NS_PER_S
@@ -75,17 +77,20 @@ static void note_gaps_within(const struct compute_context *context, struct batch
  * Returns how much of the interval the container used: the estimate, within two bounds. `raw` ns of the interval were
  * not counted for other work. The upper bound leaves out the times at which the context was seen to be idle. The lower
  * bound also leaves out the times at which it should have been idle, the latency of launches and waits, and the
- * allowance for other contexts.
+ * work of other contexts.
  */
 static uint64_t own_part(const struct batch *batch, uint64_t raw)
 {
 	uint64_t most = saturating_less(raw, batch->gaps);
 	/* Another context that always has work takes every other time slice of the hardware. */
-	uint64_t strange = batch->allowance + (batch->allowance > BATCH_SWITCHES ? most / 2 : 0);
+	uint64_t strange = (batch->is_unsure ? BATCH_SWITCHES : 0) + (batch->is_beside ? most / 2 : 0);
 	uint64_t least = saturating_less(most, batch->doubtful + batch->idle_times * LATENCY + strange);
 	uint64_t guess = batch->estimate;
 
-	if (batch->is_interrupted)
+	/* What is measured beside others says little. Some kernels of a function take less than its mean, others more. */
+	if (batch->is_beside && !batch->is_guessed && batch->counted == batch->ended_at - batch->started_at)
+		return guess;
+	if (batch->is_interrupted || (batch->is_beside && !batch->is_guessed))
 		least = 0;
 	return guess < least ? least : guess > most ? most : guess;
 }
@@ -95,15 +100,18 @@ static void learn(const struct compute_context *context, const struct batch *bat
 {
 	uint64_t took = batch->ended_at - batch->started_at;
 	bool is_alone = batch->counted == took;
-	bool is_beside = batch->allowance > BATCH_SWITCHES;
+	bool is_beside = batch->is_beside;
 	bool is_sure = !batch->is_unsure || (!is_beside && took > SLICE_LONG); /* a change adds little to a long one */
 	bool is_certain = is_alone && ((!batch->idle_times && is_sure) || (used > 4 * batch->estimate && !is_beside));
 
 	if (batch->is_mixed || batch->is_interrupted || (batch->launches > 1 && (batch->idle_times || !is_alone)))
 		return;
-	/* Beside other containers' work, the least that was ever measured is nearest to the kernel's own time. */
-	uint64_t measured = is_beside ? saturating_less(batch->counted, batch->gaps) : used;
-	estimates_add(batch->kind, is_alone ? measured : took, batch->launches, !is_certain, now);
+	uint64_t measured = is_beside || batch->was_held ? saturating_less(batch->counted, batch->gaps) : used;
+	estimates_add(batch->kind, is_alone ? measured : took, batch->launches,
+		      is_certain  ? ESTIMATE_EXACT
+		      : is_beside ? ESTIMATE_BESIDE
+				  : ESTIMATE_AT_MOST,
+		      now);
 	if (batch->launches == 1)
 		account_measured(context->bucket, used);
 }
@@ -112,8 +120,9 @@ static void learn(const struct compute_context *context, const struct batch *bat
 static void learn_change(struct token_bucket *bucket, const struct batch *batch)
 {
 	bool is_clear = batch->launches == 1 && batch->was_idle && !batch->is_mixed && !batch->is_interrupted &&
-			!batch->is_behind_wait && batch->allowance <= BATCH_SWITCHES && estimates_known(batch->kind) &&
-			LOAD(bucket->unsure) < SURE && batch->launched_at - batch->opened_at < PROMPT &&
+			!batch->is_behind_wait && !batch->is_beside && estimates_known(batch->kind) &&
+			LOAD(bucket->unsure) < SURE && !LOAD(container_slice.is_open) &&
+			batch->launched_at - batch->opened_at < PROMPT &&
 			batch->closed_at - batch->launched_at < PROMPT;
 
 	if (is_clear)
@@ -220,9 +229,16 @@ static uint64_t expected_end(const struct batch *batch)
 	return batch->started && end < batch->expected ? end : batch->expected;
 }
 
+/* Whether only launches of this process wait for work under way to end: that end need not be seen at once. */
+static bool waits_alone(const struct token_bucket *bucket)
+{
+	return container_slice_has_neighbours(bucket) && LOAD(token_bucket_own_flight(bucket)->waiting) &&
+	       !process_slice_others_wait(bucket) && !container_slice_is_leaving(bucket) && !LOAD(bucket->borrows_from);
+}
+
 static uint64_t next_end(const struct compute_context *context, uint64_t now)
 {
-	uint64_t next = UINT64_MAX;
+	uint64_t next = UINT64_MAX, settled = waits_alone(context->bucket) ? SETTLED : 0;
 
 	for (int i = 0; i < BATCHES; i++) {
 		const struct batch *batch = &context->batches[i];
@@ -230,7 +246,7 @@ static uint64_t next_end(const struct compute_context *context, uint64_t now)
 			continue;
 		uint64_t end = expected_end(batch) + (batch->state == OPEN ? FORGOTTEN : 0);
 		uint64_t late = end < now ? (now - end) / 4 : 0;
-		uint64_t look = late ? now + (late < LATEST_LOOK ? late : LATEST_LOOK) : end;
+		uint64_t look = late ? now + (late < LATEST_LOOK ? late : LATEST_LOOK) : end + settled;
 		next = bounds_min(next, bounds_max(look, now + EARLIEST_LOOK));
 	}
 	if (context->under_way && next > now + OFTEN && container_slice_is_leaving(context->bucket))

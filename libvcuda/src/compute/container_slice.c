@@ -2,11 +2,13 @@
 #include "compute/container_slice.h"
 
 #include <pthread.h>
+
 #include <stdatomic.h>
 
 #include "base/log.h"
 #include "compute/change_cost.h"
 #include "compute/neighbours.h"
+#include "compute/open_slice.h"
 #include "compute/presence.h"
 #include "compute/process_slice.h"
 #include "compute/slice_parameters.h"
@@ -115,7 +117,7 @@ static bool answers_requests(const struct token_bucket *bucket, uint64_t now)
 	uint64_t quota = schedule_own_rate(bucket) * schedule_period(bucket) / WHOLE;
 
 	return LOAD(bucket->paused_at) && now - LOAD(bucket->paused_at) < schedule_period(bucket) &&
-	       LOAD(bucket->shared.time->level) >= (int64_t)(quota / 2);
+	       LOAD(bucket->shared.time->level) >= (int64_t)(quota / 8);
 }
 
 /*
@@ -209,11 +211,20 @@ static void begin_slice(struct token_bucket *bucket, uint64_t now)
 
 /* ---- the lease ---- */
 
+static void set_mixed(bool is_mixed)
+{
+	STORE(container_slice.is_mixed, is_mixed);
+	if (is_mixed)
+		STORE(container_slice.was_mixed, 1);
+}
+
 static void take_lease(uint64_t until, uint64_t now)
 {
 	until = bounds_min(until, now + PRESENCE_LEASE_MOST - SLICE_LEASE);
 	STORE(container_slice.leased_until, until);
-	presence_lease(schedule_host_time(until), LOAD(container_slice.lets_in));
+	presence_lease(schedule_host_time(until), LOAD(container_slice.is_open)   ? PRESENCE_LETS_ALL
+						  : LOAD(container_slice.lets_in) ? PRESENCE_LETS_URGENT
+										  : PRESENCE_LETS_NOBODY);
 }
 
 /* Whether the process was stopped for so long that others may run by now. It then leaves as soon as its work ends. */
@@ -221,7 +232,7 @@ static bool has_lapsed(uint64_t now)
 {
 	if (LOAD(container_slice.present) && now > LOAD(container_slice.leased_until)) {
 		STORE(container_slice.has_lapsed, 1);
-		STORE(container_slice.is_mixed, 1);
+		set_mixed(true);
 	}
 	return LOAD(container_slice.has_lapsed);
 }
@@ -282,6 +293,7 @@ static void drop_presence(void)
 /* An ignored container that has dropped its lock counts again. One that still holds its lock stays ignored. */
 static void leave_card(void)
 {
+	open_slice_left(!LOAD(container_slice.was_mixed), clock_now());
 	(void)presence_ignores();
 	drop_presence();
 	presence_wake_next();
@@ -307,16 +319,44 @@ static bool gives_way(uint64_t now)
 	return true;
 }
 
+/* Lets others into a slice that has shown how much of it the program uses. */
+static void open_own_slice(uint64_t now)
+{
+	if (LOAD(container_slice.was_mixed) || !open_slice_is_measured(now))
+		return;
+	open_slice_left(true, now);
+	open_slice_begun(0, now);
+	STORE(container_slice.is_open, open_slice_is_wanted(now));
+	if (LOAD(container_slice.is_open))
+		take_lease(LOAD(container_slice.leased_until), now);
+}
+
+/* What is owed to a container that uses all of its slices it gets in slices of its own. */
+static enum neighbours_want wanted(const struct token_bucket *bucket, uint64_t now)
+{
+	bool is_open = open_slice_is_wanted(now);
+
+	if (LOAD(container_slice.is_urgent) && !is_open)
+		return NEIGHBOURS_WANT_SOON;
+	bool is_behind = place_now(bucket, now) + schedule_period(bucket) <= schedule_host_time(now);
+	if (open_slice_own_is_due(now) || (is_behind && !is_open && !open_slice_leaves_card_idle()))
+		return NEIGHBOURS_WANT_ALONE;
+	return NEIGHBOURS_WANT_ROOM;
+}
+
 static bool try_begin(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 {
 	uint64_t place = waiting_place(bucket, now), where;
+	uint64_t waited = LOAD(neighbours.waits_from) ? now - LOAD(neighbours.waits_from) : 0;
 	bool is_next = false;
 
-	if (neighbours_must_wait(bucket, place, goes_on(bucket, now), LOAD(container_slice.is_urgent), now, &is_next)) {
+	if (neighbours_must_wait(bucket, place, goes_on(bucket, now), wanted(bucket, now), now, &is_next)) {
 		join_queue(bucket, place, now);
 		*again = now + (is_next ? SLICE_LOOK_AS_NEXT : SLICE_LOOK_AGAIN);
 		return false;
 	}
+	bool is_open = open_slice_is_wanted(now) || neighbours.is_guest; /* its host can return at any time */
+	STORE(container_slice.is_open, is_open && wanted(bucket, now) == NEIGHBOURS_WANT_ROOM);
 	take_lease(now + SLICE_LEASE, now);
 	presence_hold();
 	if (!neighbours.is_guest && gives_way(now)) {
@@ -325,9 +365,11 @@ static bool try_begin(struct token_bucket *bucket, uint64_t now, uint64_t *again
 		return false;
 	}
 	bool others = presence_of_others(&where);
+	open_slice_begun(waited, now);
 	stop_waiting(bucket);
 	STORE(bucket->shared.slice->waiting_since, 0);
-	STORE(container_slice.is_mixed, others || presence_ignores());
+	STORE(container_slice.was_mixed, 0);
+	set_mixed(others || presence_ignores());
 	STORE(container_slice.is_over, 0);
 	STORE(container_slice.has_lapsed, 0);
 	STORE(container_slice.began, now);
@@ -369,8 +411,11 @@ static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 	if (!LOAD(container_slice.present))
 		return try_begin(bucket, now, again);
 	uint64_t where;
-	STORE(container_slice.is_mixed, presence_of_others(&where) || presence_ignores());
-	bool is_over = has_lapsed(now) || (!LOAD(bucket->borrows_from) && is_behind_others(bucket, now));
+	bool ignores = presence_ignores();
+	set_mixed(presence_of_others(&where) || ignores);
+	open_own_slice(now);
+	bool is_over = has_lapsed(now) || (!LOAD(bucket->borrows_from) && is_behind_others(bucket, now)) ||
+		       (LOAD(container_slice.is_mixed) && !ignores && wanted(bucket, now) == NEIGHBOURS_WANT_ALONE);
 	STORE(container_slice.is_over, is_over);
 	STORE(container_slice.next_look, is_over ? 0 : now + SLICE_LOOK);
 	if (!is_over) {
@@ -468,7 +513,7 @@ static void look_at_others(uint64_t now)
 		return;
 	(void)presence_ignores();
 	if (LOAD(container_slice.present) && presence_of_others(&where)) {
-		STORE(container_slice.is_mixed, 1);
+		set_mixed(true);
 		if (is_long(now) && LOAD(container_slice.lets_in))
 			put_off(now - bounds_max(looked_at, now - 2 * NS_PER_MS));
 	}
@@ -513,6 +558,7 @@ void container_slice_reset(void)
 	container_slice = (struct container_slice){0};
 	atomic_flag_clear_explicit(&lock, memory_order_release); /* another thread of the parent may have held it */
 	neighbours_reset();
+	open_slice_reset();
 	presence_reset();
 }
 

@@ -17,6 +17,7 @@
 struct container_slice {
 	uint32_t present;     /* this process holds the locks that mark the container as at work */
 	uint32_t is_mixed;    /* another container may be at work at the same time */
+	uint32_t was_mixed;   /* the same at any time since its slice began */
 	uint32_t is_over;     /* another container waits that is to run first: no launch may begin */
 	uint32_t has_lapsed;  /* its lease had ended before it said the next one: others may have begun */
 	uint64_t leased_until; /* when its lease ends, by its own clock */
@@ -26,6 +27,7 @@ struct container_slice {
 	uint64_t moved_at;    /* when it last took another place */
 	uint64_t next_look;   /* until then launches go on without another look at the queue */
 	uint32_t lets_in;     /* its work under way may be mixed: how long it takes is certain */
+	uint32_t is_open;     /* others may work beside it (compute/open_slice.h) */
 	uint32_t is_urgent;   /* what waits answers a request: it runs beside a launch that takes long */
 };
 

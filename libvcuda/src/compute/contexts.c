@@ -84,15 +84,6 @@ struct compute_context *contexts_current_if_any(struct guard_thread *thread)
 	return atomic_load(&contexts[0]) ? contexts_current(thread) : NULL;
 }
 
-unsigned int contexts_count(void)
-{
-	unsigned int count = 0;
-
-	while (count < MOST_CONTEXTS && atomic_load_explicit(&contexts[count], memory_order_relaxed))
-		count++;
-	return count;
-}
-
 struct compute_context *contexts_hold(CUcontext handle)
 {
 	struct compute_context *context = handle ? contexts_find(handle) : NULL;

@@ -27,9 +27,12 @@ struct batch {
 	bool is_first;        /* of a time slice: the card has changed contexts for it */
 	bool was_idle;        /* nothing else of its context was under way when it was opened */
 	bool is_unsure;       /* another tenant's work may lie within the interval */
+	bool is_beside;       /* it does for more than a change of contexts */
+	bool is_guessed;      /* some of its kernels were not measured without other work of late */
 	bool is_mixed;        /* it has kernels of several kinds, or may have */
 	bool is_interrupted;  /* its stream, the only one with work, did something else in between */
 	bool is_behind_wait;  /* its stream waited for the program before it */
+	bool was_held;        /* the call of its first launch took long: its work began somewhere in it */
 	uint32_t slot;
 	uint32_t launches;
 	struct estimate *kind;
@@ -44,7 +47,6 @@ struct batch {
 	uint64_t local_slice_until; /* when the local slice expires */
 	uint64_t counted;     /* ns counted as used so far */
 	uint64_t counted_to;  /* the end of the last interval that was counted */
-	uint64_t allowance;   /* ns of the interval that may be other contexts' work, at most */
 	uint64_t gaps;        /* counted ns in which the context was seen to be idle */
 	uint64_t doubtful;    /* counted ns in which the context should have been idle */
 	uint64_t idle_times;   /* how often the context was idle or should have been */
@@ -104,9 +106,6 @@ struct compute_context *contexts_current(struct guard_thread *thread);
 
 /* The same for a thread that launches nothing. NULL, at the cost of one load: no context has had accounted work. */
 struct compute_context *contexts_current_if_any(struct guard_thread *thread);
-
-/* Returns how many contexts have had accounted work. */
-unsigned int contexts_count(void);
 
 /* Locks a context that may be about to be destroyed, so that no thread looks at its events. NULL: it has no record. */
 struct compute_context *contexts_hold(CUcontext handle);

@@ -18,7 +18,7 @@ static struct estimate table[PLACES] __attribute__((aligned(64)));
 static uint64_t mix(uint64_t function, uint64_t blocks)
 {
 	uint64_t size = blocks ? 64 - (uint64_t)__builtin_clzll(blocks) : 0;
-	uint64_t key = (function ^ size << 56) * 0x9e3779b97f4a7c15u;
+	uint64_t key = function * 0x9e3779b97f4a7c15u ^ size * 0xbf58476d1ce4e5b9u;
 
 	return (key ^ key >> 29) | 1;
 }
@@ -48,18 +48,23 @@ struct estimate *estimates_find(uint64_t function, uint64_t blocks)
 	return displace(&first[key >> 60 & (PROBES - 1)], key);
 }
 
-/* Until a sure sample comes, the least rough one counts. If no sure one comes for long, rough ones lower the mean. */
-static void add_rough(struct estimate *estimate, uint64_t ns, uint64_t now)
+/*
+ * Until a sure sample comes, and when none has come of late, the least rough one counts. Beside other containers' work the
+ * lower third counts: most of these are of the kernel's own time, some are much longer.
+ */
+static void add_rough(struct estimate *estimate, uint64_t ns, bool is_beside, uint64_t now)
 {
 	uint64_t samples = LOAD(estimate->samples), known = LOAD(estimate->ns);
 
-	if (samples && known <= ns)
-		return;
-	if (!LOAD(estimate->sure))
-		STORE(estimate->ns, ns);
-	else if (now - LOAD(estimate->sure_at) > REMEMBERED)
-		STORE(estimate->ns, known - (known - ns) / WEIGHT);
 	STORE(estimate->samples, samples + 1);
+	if (!samples || (ns < known && !LOAD(estimate->sure) && !is_beside))
+		STORE(estimate->ns, ns);
+	else if (estimates_fresh(estimate, now) || (ns > known && !is_beside))
+		return;
+	else if (ns < known)
+		STORE(estimate->ns, known - bounds_min(known - ns, known / WEIGHT));
+	else
+		STORE(estimate->ns, known + bounds_min(ns - known, known / WEIGHT / 2));
 }
 
 static uint64_t remembered_launches(uint64_t mean)
@@ -67,14 +72,14 @@ static uint64_t remembered_launches(uint64_t mean)
 	return bounds_clamp(REMEMBERED / (mean ? mean : 1), WEIGHT, MOST_REMEMBERED);
 }
 
-void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, bool at_most, uint64_t now)
+void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, enum estimate_sample sample, uint64_t now)
 {
 	uint64_t sure = LOAD(estimate->sure);
 	int64_t mean = (int64_t)LOAD(estimate->ns), each = (int64_t)(ns / launches);
 
 	STORE(estimate->sampled_at, now);
-	if (at_most) {
-		add_rough(estimate, each < 1 ? 1 : (uint64_t)each, now);
+	if (sample != ESTIMATE_EXACT) {
+		add_rough(estimate, each < 1 ? 1 : (uint64_t)each, sample == ESTIMATE_BESIDE, now);
 		return;
 	}
 	STORE(estimate->sure_at, now);

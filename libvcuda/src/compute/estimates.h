@@ -13,6 +13,7 @@
 enum {
 	ESTIMATE_UNKNOWN = 100000, /* ns, for a kernel that was never measured */
 	ESTIMATE_STALE = 20000000, /* ns after a measurement */
+	ESTIMATE_FRESH = 3000000000u, /* ns after one without other work */
 	ESTIMATE_SURE = 8,         /* launches that were measured */
 };
 
@@ -45,17 +46,30 @@ static inline bool estimates_stale(const struct estimate *estimate, uint64_t now
 	       now - __atomic_load_n(&estimate->sampled_at, __ATOMIC_RELAXED) > ESTIMATE_STALE;
 }
 
+static inline bool estimates_sure_for(const struct estimate *estimate, uint64_t ns, uint64_t now)
+{
+	return __atomic_load_n(&estimate->sure, __ATOMIC_RELAXED) &&
+	       now - __atomic_load_n(&estimate->sure_at, __ATOMIC_RELAXED) < ns;
+}
+
 /* Whether a long launch was measured without other work beside it, and not too long ago: 256 times its length. */
 static inline bool estimates_certain(const struct estimate *estimate, uint64_t now)
 {
-	return __atomic_load_n(&estimate->sure, __ATOMIC_RELAXED) &&
-	       now - __atomic_load_n(&estimate->sure_at, __ATOMIC_RELAXED) < 256 * estimates_ns(estimate);
+	return estimates_sure_for(estimate, 256 * estimates_ns(estimate), now);
+}
+
+/* The same for a launch of any length, of which many follow each other. */
+static inline bool estimates_fresh(const struct estimate *estimate, uint64_t now)
+{
+	return estimates_certain(estimate, now) || estimates_sure_for(estimate, ESTIMATE_FRESH, now);
 }
 
 /*
- * Adds a measurement: `launches` launches took `ns`. With `at_most`, other work may have disturbed them, so the
- * measurement counts only if it is less than the estimate.
+ * Adds a measurement: `launches` launches took `ns`. AT_MOST: other work of this process may have disturbed them.
+ * BESIDE: they ran beside other containers' work.
  */
-void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, bool at_most, uint64_t now);
+enum estimate_sample { ESTIMATE_EXACT, ESTIMATE_AT_MOST, ESTIMATE_BESIDE };
+void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, enum estimate_sample sample,
+		   uint64_t now);
 
 #endif

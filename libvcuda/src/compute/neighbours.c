@@ -36,12 +36,14 @@ static bool ignore(uint64_t where)
 }
 
 /* Whether this process waits for a container at work. Else it ignores that one until it leaves. */
-static bool is_in_way(const struct token_bucket *bucket, const struct in_way *way, bool is_urgent, uint64_t now)
+static bool is_in_way(const struct token_bucket *bucket, const struct in_way *way, enum neighbours_want want,
+		      uint64_t now)
 {
 	enum presence_lease lease = presence_lease_of(way->where, schedule_host_time(now));
 
-	if (lease == PRESENCE_LEASED || lease == PRESENCE_LEASED_LONG) {
-		bool lets_in = lease == PRESENCE_LEASED_LONG && is_urgent;
+	if (lease >= PRESENCE_LEASED) {
+		bool lets_in = (lease == PRESENCE_LEASED_LONG && want == NEIGHBOURS_WANT_SOON) ||
+			       (lease == PRESENCE_OPEN && want == NEIGHBOURS_WANT_ROOM);
 		neighbours.is_guest |= lets_in;
 		return !lets_in;
 	}
@@ -65,7 +67,7 @@ static struct in_way *find_place(struct in_way *places, uint64_t where)
 }
 
 /* The wait for each lock is timed by itself, so that containers that come and go do not excuse one that stays. */
-static bool others_are_in_way(const struct token_bucket *bucket, bool is_urgent, uint64_t now)
+static bool others_are_in_way(const struct token_bucket *bucket, enum neighbours_want want, uint64_t now)
 {
 	static struct in_way places[PRESENCE_LISTED];
 	uint64_t where[PRESENCE_LISTED];
@@ -76,7 +78,7 @@ static bool others_are_in_way(const struct token_bucket *bucket, bool is_urgent,
 	for (unsigned int i = 0; i < count; i++) {
 		struct in_way *place = find_place(places, where[i]);
 		note_seen(place, where[i], now);
-		is_waited_for |= is_in_way(bucket, place, is_urgent, now);
+		is_waited_for |= is_in_way(bucket, place, want, now);
 	}
 	for (int i = 0; i < PRESENCE_LISTED; i++) /* the wait for a container that left and returns starts anew */
 		if (places[i].seen != now)
@@ -158,15 +160,19 @@ static bool waits_for_turn(uint64_t place, uint64_t now)
 	return ignore(where);
 }
 
-static bool others_come_first(const struct token_bucket *bucket, uint64_t place, bool goes_on, bool is_urgent,
-			      uint64_t now, bool *is_next)
+static bool others_come_first(const struct token_bucket *bucket, uint64_t place, bool goes_on,
+			      enum neighbours_want want, uint64_t now, bool *is_next)
 {
+	uint64_t where;
+
 	*is_next = true;
-	if (others_are_in_way(bucket, is_urgent, now)) {
+	if (others_are_in_way(bucket, want, now)) {
 		note_turn_taken();
 		*is_next = is_next_in_line(bucket, place, now);
 		return true;
 	}
+	if (neighbours.is_guest && want == NEIGHBOURS_WANT_ROOM) /* its hosts leave for those that are before it */
+		return !goes_on && presence_earliest_before(place, &where);
 	return !goes_on && waits_for_turn(place, now);
 }
 
@@ -245,14 +251,14 @@ static void distrust(struct token_bucket *bucket, uint64_t from, uint64_t length
 }
 
 /* However many locks other containers hold, they do not hold this one up for ever. */
-bool neighbours_must_wait(struct token_bucket *bucket, uint64_t place, bool goes_on, bool is_urgent, uint64_t now,
-			  bool *is_next)
+bool neighbours_must_wait(struct token_bucket *bucket, uint64_t place, bool goes_on, enum neighbours_want want,
+			  uint64_t now, bool *is_next)
 {
 	static uint64_t distrust_for = SLICE_DISTRUST;
 
 	if (neighbours_are_distrusted(now))
 		return false;
-	bool waits = others_come_first(bucket, place, goes_on, is_urgent, now, is_next);
+	bool waits = others_come_first(bucket, place, goes_on, want, now, is_next);
 	if (presence_saw_range()) {
 		log_once(LOG_WARNING, "another container hides the presence of all containers; it is not waited for");
 		distrust(bucket, now, SLICE_HIDDEN);

@@ -24,8 +24,9 @@ extern struct neighbours neighbours;
  * Whether this process, whose place in the queue is `place`, waits for others. `goes_on`: the container's slice goes on,
  * so that the queue does not count. *is_next: of those that wait it is to look most often.
  */
-bool neighbours_must_wait(struct token_bucket *bucket, uint64_t place, bool goes_on, bool is_urgent, uint64_t now,
-			  bool *is_next);
+enum neighbours_want { NEIGHBOURS_WANT_ROOM, NEIGHBOURS_WANT_SOON, NEIGHBOURS_WANT_ALONE };
+bool neighbours_must_wait(struct token_bucket *bucket, uint64_t place, bool goes_on, enum neighbours_want want,
+			  uint64_t now, bool *is_next);
 
 /* Whether this process waits for no other container now. */
 bool neighbours_are_distrusted(uint64_t now);

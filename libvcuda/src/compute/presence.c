@@ -30,7 +30,7 @@
 #define LEASE_TIME_BITS 25
 #define LEASE_TIME_MASK (((uint64_t)1 << LEASE_TIME_BITS) - 1)
 #define LEASE_CONTAINER_MASK (((uint64_t)1 << (OWN_BITS + 1 - LEASE_TIME_BITS)) - 1)
-#define LEASE_LETS_IN ((uint64_t)7) /* in the time's low bits: others may run beside the work */
+#define LEASE_LETS ((uint64_t)7) /* in the time's low bits: who may run beside the work, enum presence_lets */
 #define LEASE_GRACE (2 * NS_PER_MS)        /* from a lease's end until others go on */
 
 enum { MOST_IGNORED = 8, HIGH_NUMBER = 600 };
@@ -395,10 +395,10 @@ static void set_leases(short type, uint64_t lease)
 		set(type, leases[i] + lease);
 }
 
-void presence_lease(uint64_t until, bool lets_in)
+void presence_lease(uint64_t until, enum presence_lets lets)
 {
-	uint64_t time = (until / PRESENCE_PLACE & LEASE_TIME_MASK) | LEASE_LETS_IN;
-	uint64_t lease = first_lease(own) | (lets_in ? time : time ^ 1), before = leased;
+	uint64_t time = until / PRESENCE_PLACE & LEASE_TIME_MASK & ~LEASE_LETS;
+	uint64_t lease = first_lease(own) | time | lets, before = leased;
 
 	if (lease == before)
 		return;
@@ -441,9 +441,12 @@ enum presence_lease presence_lease_of(uint64_t where, uint64_t now)
 		return PRESENCE_NO_LEASE;
 	if (!find_lease(all, from, to, &found))
 		return PRESENCE_LAPSED;
-	bool lets_in = (found & LEASE_LETS_IN) == LEASE_LETS_IN;
+	enum presence_lets lets = found & LEASE_LETS;
+	if (lets == PRESENCE_LETS_ALL)
+		return PRESENCE_OPEN;
 	to = (now + PRESENCE_LONG) / PRESENCE_PLACE;
-	return !lets_in || find_lease(all, from, to, &found) ? PRESENCE_LEASED : PRESENCE_LEASED_LONG;
+	return lets != PRESENCE_LETS_URGENT || find_lease(all, from, to, &found) ? PRESENCE_LEASED
+										 : PRESENCE_LEASED_LONG;
 }
 
 bool presence_is_before_others(void)

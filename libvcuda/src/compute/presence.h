@@ -72,14 +72,15 @@ bool presence_saw_range(void);
  * Leases: a container that is at work says until when its work should be done, in the host's time, and says so again
  * before that time. One that was stopped cannot.
  */
-void presence_lease(uint64_t until, bool lets_in);
+enum presence_lets { PRESENCE_LETS_ALL = 5, PRESENCE_LETS_NOBODY, PRESENCE_LETS_URGENT };
+void presence_lease(uint64_t until, enum presence_lets lets);
 void presence_end_lease(void);
 
 /*
  * What the container at work whose lock is at `where` says. LAPSED: nothing since its lease ended. NO_LEASE: it has left
  * since its lock was seen, or the lock is a forged one.
  */
-enum presence_lease { PRESENCE_NO_LEASE, PRESENCE_LAPSED, PRESENCE_LEASED, PRESENCE_LEASED_LONG };
+enum presence_lease { PRESENCE_NO_LEASE, PRESENCE_LAPSED, PRESENCE_LEASED, PRESENCE_LEASED_LONG, PRESENCE_OPEN };
 enum presence_lease presence_lease_of(uint64_t where, uint64_t now);
 
 /* A lease that ends later is a long one. */

@@ -76,6 +76,23 @@
 /* Work under way that lasts for longer is no reason to wait for a program that answers requests. */
 #define SLICE_LONG (4 * NS_PER_MS)
 
+/*
+ * Open slices (compute/open_slice.h): tried where more than this part of own slices is idle, or where threads wake so late.
+ * Shorter slices are of programs that answer requests.
+ */
+#define SLICE_IDLE_PART 6
+#define SLICE_OPEN_UNSURE 40 /* of 256, as SLICE_UNSURE */
+#define SLICE_THREADS_LATE (NS_PER_MS / 2)
+#define SLICE_OPEN_LEAST (3 * NS_PER_MS)
+#define SLICE_OPEN_AFTER (8 * NS_PER_MS)
+#define SLICE_OPEN_MEAN (200 * NS_PER_MS) /* of slices that count */
+#define SLICE_OPEN_FOR (2 * NS_PER_S)     /* then comes a slice of its own */
+
+/* Several periods, so that what it gets in a trial is no chance; then so long in the better mode, longer each time. */
+#define SLICE_TRIAL (500 * NS_PER_MS)
+#define SLICE_TRIAL_LEAST (2 * NS_PER_S)
+#define SLICE_TRIAL_MOST (32 * NS_PER_S)
+
 /* Who is next has been woken, and has to launch: some 100 us. It may have been stopped. */
 #define SLICE_LATE (2 * NS_PER_MS)
 

@@ -48,8 +48,9 @@ static uint64_t wait_for_tokens(struct launch *launch, uint64_t began, uint64_t 
 			usage_reap();
 			reap = now + REAP_EACH;
 		}
-		if (next_end < again && (container_slice_has_neighbours(bucket) || admission_others_wait(bucket)))
-			again = next_end; /* they wait for this process's work to end, or may soon */
+		bool is_soft = schedule_idle_rate(bucket) > schedule_rate(bucket, now);
+		if (next_end < again && (is_soft || process_slice_others_wait(bucket)))
+			again = next_end; /* other containers wait for the poller to see it */
 		if (container_slice_has_neighbours(bucket) && LOAD(container_slice.queued))
 			presence_wait(container_slice.queued, next_look(again, now));
 		else

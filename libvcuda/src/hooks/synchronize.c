@@ -42,12 +42,11 @@ WAITS(cuStreamBatchMemOp_v2, OPERATIONS, stream, count, list, flags)
 WAITS(cuWaitExternalSemaphoresAsync, (const void *semaphores, const void *params, unsigned int count, CUstream stream),
       semaphores, params, count, stream)
 
-/* Within one context, the stream waits for work that is accounted by itself. */
+/* What the stream waits for is accounted by itself. */
 #define WAIT_EVENT(symbol, meaning) \
 	EXPORT CUresult symbol(CUstream stream, CUevent event, unsigned int flags) \
 	{ \
-		if (contexts_count() > 1) \
-			(void)compute_launch_interrupt(stream, meaning, false, 0); \
+		(void)compute_launch_interrupt(stream, meaning, false, 0); \
 		compute_launch_waits_for_event(stream, meaning); \
 		return REAL(symbol, stream, event, flags); \
 	}

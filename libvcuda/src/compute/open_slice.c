@@ -1,0 +1,110 @@
+/* See compute/open_slice.h. */
+#include "compute/open_slice.h"
+
+#include "compute/poller.h"
+#include "compute/slice_parameters.h"
+#include "compute/token_bucket.h"
+
+static uint64_t began, used_before; /* the present slice */
+static uint64_t own_at;             /* when it last left a slice of its own */
+static uint64_t held, used;         /* of its latest own slices: how long they were, and what it used in them */
+
+/* `spent`: for how long it has had slices or waited for them since the last change. The program's pauses do not count. */
+static struct {
+	bool is_open, is_trial, was_better;
+	uint64_t spent, lasts, used, rate, again;
+} mode = {.lasts = SLICE_TRIAL};
+
+static uint64_t used_on_card(void)
+{
+	return token_bucket_count() ? LOAD(token_buckets[0]->shared.time->used) : 0;
+}
+
+void open_slice_begun(uint64_t waited, uint64_t now)
+{
+	mode.spent += waited;
+	began = now;
+	used_before = used_on_card();
+}
+
+void open_slice_left(bool is_own, uint64_t now)
+{
+	uint64_t length = now - began;
+
+	mode.spent += length;
+	began = 0;
+	if (!is_own)
+		return;
+	own_at = now;
+	if (length < SLICE_OPEN_LEAST)
+		return;
+	if (held > SLICE_OPEN_MEAN) {
+		held /= 2;
+		used /= 2;
+	}
+	held += length;
+	used += bounds_min(used_on_card() - used_before, length);
+}
+
+bool open_slice_is_measured(uint64_t now)
+{
+	return now - began >= SLICE_OPEN_AFTER;
+}
+
+bool open_slice_own_is_due(uint64_t now)
+{
+	return now - own_at > SLICE_OPEN_FOR;
+}
+
+/* Not where threads launch on several cards in turn, nor where kernels of a function take times that are hard to tell. */
+bool open_slice_leaves_card_idle(void)
+{
+	return token_bucket_count() == 1 && LOAD(token_buckets[0]->unsure) < SLICE_OPEN_UNSURE &&
+	       (used < held - held / SLICE_IDLE_PART || poller_lateness() > SLICE_THREADS_LATE);
+}
+
+static uint64_t spent(uint64_t now)
+{
+	return mode.spent + (began ? now - began : 0);
+}
+
+static uint64_t rate(uint64_t now)
+{
+	return (used_on_card() - mode.used) * 1000 / (spent(now) / NS_PER_MS + 1);
+}
+
+static bool set_mode(bool is_open, uint64_t lasts, uint64_t now)
+{
+	mode.is_open = is_open;
+	mode.lasts = lasts;
+	mode.used = used_on_card();
+	mode.spent -= spent(now);
+	return is_open;
+}
+
+bool open_slice_is_wanted(uint64_t now)
+{
+	bool is_early = mode.is_trial && spent(now) >= SLICE_TRIAL / 5 && rate(now) < mode.rate / 2;
+
+	if (!is_early && (spent(now) < mode.lasts || (!mode.is_open && !open_slice_leaves_card_idle())))
+		return mode.is_open;
+	if (!mode.is_trial && mode.is_open)
+		return set_mode(false, SLICE_TRIAL, now);
+	mode.is_trial = !mode.is_trial;
+	if (mode.is_trial) {
+		mode.rate = rate(now);
+		return set_mode(true, SLICE_TRIAL, now);
+	}
+	bool is_better = rate(now) > mode.rate + mode.rate / 8;
+	mode.again = is_better == mode.was_better ? bounds_clamp(2 * mode.again, SLICE_TRIAL_LEAST, SLICE_TRIAL_MOST)
+						  : SLICE_TRIAL_LEAST;
+	mode.was_better = is_better;
+	return set_mode(is_better, mode.again, now);
+}
+
+void open_slice_reset(void)
+{
+	began = own_at = held = used = 0;
+	mode.is_trial = false;
+	(void)set_mode(false, SLICE_TRIAL, 0);
+}

@@ -1,0 +1,34 @@
+/*
+ * Open slices. A program may leave the card idle in a slice of its own, because it launches seldom or its threads wake late.
+ * Its container then lets others work beside it. What that costs depends on the card and on the programs, so it is tried.
+ *
+ * Belongs here: how much of its slices the program uses, and whether they are to be open. Not how others learn of it
+ * (compute/presence.h). One thread at a time calls these functions.
+ */
+#ifndef VCUDA_OPEN_SLICE_H
+#define VCUDA_OPEN_SLICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The container has begun a slice, for which it had waited so long. */
+void open_slice_begun(uint64_t waited, uint64_t now);
+
+/* It has left its slice. `is_own`: nobody else worked in it. */
+void open_slice_left(bool is_own, uint64_t now);
+
+/* Whether a slice of its own has lasted long enough to show how much of it the program uses. */
+bool open_slice_is_measured(uint64_t now);
+
+/* Whether it is time for a slice of its own: only there can kernels be measured. */
+bool open_slice_own_is_due(uint64_t now);
+
+bool open_slice_leaves_card_idle(void);
+
+/* Whether the container's slices are to be open now. */
+bool open_slice_is_wanted(uint64_t now);
+
+/* Called in a forked child. */
+void open_slice_reset(void);
+
+#endif

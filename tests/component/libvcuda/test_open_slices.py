@@ -1,0 +1,56 @@
+"""Programs that leave the card idle in their own time slices: recorded ones, whose launches are short and far apart,
+and those whose threads wake late. In virtual time. `make bench BENCH=cores` has more, beside the reference scheduler.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from checkout import DATA
+
+MS, SECOND = 1_000_000, 1_000_000_000
+FLOOD = {"kernel": f"fixed:{MS}", "wait": 0}
+VARYING = {"kernel": f"lognormal:{MS // 3}:800:{10 * MS}", "wait": 0}
+TWO_STREAMS = {"replay": str(DATA / "recorded/training-two-streams.csv.gz")}
+
+
+def shares(bench: Any, *tenants: tuple[int, dict[str, Any]], **options: Any) -> list[float]:
+    """In percent of the card."""
+    made = [bench.scenario.Tenant(share, [load]) for share, load in tenants]
+    outcome = bench.workers.run(bench.scenario.Scenario(made, (SECOND, 4 * SECOND), **options))
+    return [share * 100 for share in outcome.shares]
+
+
+@pytest.mark.parametrize(("tenants", "least"), [([(50, TWO_STREAMS)] * 2, 75), ([(22, TWO_STREAMS), (78, FLOOD)], 94)])
+def test_recorded_programs_leave_no_card_idle(bench: Any, tenants: Any, least: float) -> None:
+    """With slices of their own only, the card worked for 60 and 89 percent of the time; without a limiter for 97."""
+    got = shares(bench, *tenants)
+    assert sum(got) > least
+    assert all(one < share + 3 for one, (share, _) in zip(got, tenants))  # two quotas may be carried into the window
+
+
+def test_a_recorded_program_alone_is_not_charged_for_its_pauses(bench: Any) -> None:
+    """Its kernels take 2 us in the median, its launches follow each other after 25."""
+    assert 17 < shares(bench, (22, TWO_STREAMS))[0] < 23
+
+
+def test_a_graph_that_the_driver_takes_in_parts(bench: Any) -> None:
+    """The call of its launch lasts while the first part of it runs, which is counted, too."""
+    assert shares(bench, (20, {"kernel": "fixed:14000", "graph": 2000}))[0] == pytest.approx(20, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("load", "timing", "most", "least"),
+    [(FLOOD, {"late_us": 5000}, 32, 75), (VARYING, {"late_us": 300}, 32, 85), (VARYING, {"cpu_percent": 50}, 37, 50)],
+    ids=["late", "varying", "quota"],
+)
+def test_threads_that_wake_late(
+    bench: Any, load: dict[str, Any], timing: dict[str, int], most: float, least: float
+) -> None:
+    """The limit holds all the same, best where kernels take equally long, and the card works. With slices of their own
+    only, wake-ups late by 5 ms left 22 percent of the card; with half a processor each, 46 of 30 were had.
+    """
+    small, large = shares(bench, (30, load), (70, load), timing=timing)
+    assert small < most and large < 71
+    assert small + large > least
