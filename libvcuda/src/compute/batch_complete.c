@@ -90,7 +90,9 @@ static uint64_t own_part(const struct batch *batch, uint64_t raw)
 	/* What is measured beside others says little. Some kernels of a function take less than its mean, others more. */
 	if (batch->is_beside && !batch->is_guessed && batch->counted == batch->ended_at - batch->started_at)
 		return guess;
-	if (batch->is_interrupted || (batch->is_beside && !batch->is_guessed))
+	/* The first launch of a slice waits for the change of contexts, on some cards for a ms: much for a short one. */
+	bool is_behind_change = batch->is_first && guess < NS_PER_MS;
+	if (batch->is_interrupted || ((batch->is_beside || is_behind_change) && !batch->is_guessed))
 		least = 0;
 	return guess < least ? least : guess > most ? most : guess;
 }

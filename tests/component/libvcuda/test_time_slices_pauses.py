@@ -99,6 +99,16 @@ def test_requests_to_a_container_that_is_alone(bench: Any) -> None:
     assert p99(run(bench, (10, service), window=(SECOND, 9 * SECOND))) < 3.8
 
 
+def test_a_short_request_is_not_charged_the_change_of_contexts(bench: Any) -> None:
+    """On a card whose idle context stays for a millisecond, that is five times the request's own work."""
+    service = {"kernel": "fixed:9500", "launches": 20, "arrivals": "poisson:12600000", "wait": "flag"}
+    other = {"kernel": "fixed:193000", "launches": 5, "arrivals": "bursts:5900000:3", "wait": "context"}
+    copies = {"kernel": "fixed:2000000", "copy": 10 << 20, "launches": 16, "apart": 1, "wait": "event"}
+    timing = {"idle_us": 1000, "slice_us": 10_000}
+    outcome = run(bench, (4, service), (33, other), (23, copies), window=(SECOND, 5 * SECOND), timing=timing)
+    assert p99(outcome) < 40
+
+
 def test_a_request_comes_before_all_that_never_pause(bench: Any) -> None:
     service = {"kernel": "fixed:1000000", "gap": 19 * MS}
     outcome = run(bench, (10, service), *[(10, FLOOD)] * 9, window=(SECOND, 5 * SECOND))
