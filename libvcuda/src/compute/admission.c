@@ -3,7 +3,6 @@
 
 #include "compute/account.h"
 #include "compute/container_slice.h"
-#include "compute/poller.h"
 #include "compute/process_slice.h"
 #include "compute/slice_parameters.h"
 
@@ -64,7 +63,7 @@ static uint64_t ahead_beside_others(const struct token_bucket *bucket, uint64_t 
 	if (container_slice_waits_for_launches(bucket, now))
 		return SLICE_AHEAD_CARDS;
 	bool is_sure = LOAD(bucket->unsure) < SLICE_UNSURE && !LOAD(container_slice.is_open);
-	return (is_sure ? SLICE_AHEAD : SLICE_AHEAD_UNSURE) + 2 * poller_lateness();
+	return (is_sure ? SLICE_AHEAD : SLICE_AHEAD_UNSURE) + 2 * clock_lateness();
 }
 
 static uint64_t run_ahead(const struct token_bucket *bucket, uint64_t now)

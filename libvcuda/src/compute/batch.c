@@ -5,7 +5,6 @@
 #include "compute/admission.h"
 #include "compute/card_clock.h"
 #include "compute/container_slice.h"
-#include "compute/poller.h"
 #include "compute/process_slice.h"
 #include "driver/cuda_table.h"
 
@@ -160,7 +159,7 @@ static void add_to(struct batch *batch, struct stream_slot *slot, struct launch 
 	slot->expected = (slot->expected > now ? slot->expected : now) + launch->estimate;
 	batch->expected = slot->expected;
 	/* Where threads wake late, the end event would be put late, and hide how long the kernels take. */
-	launch->closes |= batch->estimate >= (poller_lateness() ? WORTH_AN_EVENT : LONG_ENOUGH);
+	launch->closes |= batch->estimate >= (clock_lateness() ? WORTH_AN_EVENT : LONG_ENOUGH);
 }
 
 bool batch_join_reserved(struct launch *launch, uint64_t now)

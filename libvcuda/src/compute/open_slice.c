@@ -1,7 +1,6 @@
 /* See compute/open_slice.h. */
 #include "compute/open_slice.h"
 
-#include "compute/poller.h"
 #include "compute/slice_parameters.h"
 #include "compute/token_bucket.h"
 
@@ -60,7 +59,7 @@ bool open_slice_own_is_due(uint64_t now)
 bool open_slice_leaves_card_idle(void)
 {
 	return token_bucket_count() == 1 && LOAD(token_buckets[0]->unsure) < SLICE_OPEN_UNSURE &&
-	       (used < held - held / SLICE_IDLE_PART || poller_lateness() > SLICE_THREADS_LATE);
+	       (used < held - held / SLICE_IDLE_PART || clock_lateness() > SLICE_THREADS_LATE);
 }
 
 static uint64_t spent(uint64_t now)

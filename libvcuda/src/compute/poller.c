@@ -13,10 +13,7 @@
 #define ACTIVE_FOR (100 * NS_PER_MS) /* after the last work the poller looks now and then: no launch has to wake it */
 #define LOOK_EACH (10 * NS_PER_MS)
 #define LATEST_LOOK (5 * NS_PER_MS)
-#define PROMPT (150 * NS_PER_US)
 #define SOON (20 * NS_PER_US) /* a look that is so much later is not worth a wake */
-
-static uint64_t late; /* ns, a moving mean */
 
 static atomic_int state; /* 0: no thread; 1: there is one */
 static uint32_t turns;   /* futex: changes when the poller is to look sooner than it would */
@@ -36,9 +33,7 @@ static void sleep_until(uint32_t seen, uint64_t until)
 {
 	__atomic_store_n(&sleeps_until, until, __ATOMIC_SEQ_CST);
 	clock_wait(&turns, seen, until);
-	uint64_t now = clock_now(), mean = LOAD(late);
-	if (now >= until)
-		STORE(late, mean - mean / 8 + bounds_min(now - until, 2 * mean + SOON) / 8);
+	clock_note_wake(until);
 }
 
 static void poll_until_exit(void)
@@ -82,11 +77,6 @@ void poller_look_by(uint64_t time)
 		return;
 	__atomic_fetch_add(&turns, 1, __ATOMIC_SEQ_CST);
 	clock_wake(&turns);
-}
-
-uint64_t poller_lateness(void)
-{
-	return LOAD(late) < PROMPT ? 0 : LOAD(late);
 }
 
 void poller_reset(void)

@@ -10,12 +10,6 @@
 
 #include <stdint.h>
 
-/*
- * How late this process's threads wake, in ns, a moving mean; 0: no later than on a machine that has processors to spare. It
- * needs more work under way than others.
- */
-uint64_t poller_lateness(void);
-
 /* Called when work is under way. A running poller costs a system call only if it sleeps without a deadline. */
 void poller_needed(void);
 

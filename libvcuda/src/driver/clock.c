@@ -156,3 +156,27 @@ bool clock_thread(void (*body)(void))
 		clock->thread_withdraw(thread_number);
 	return created;
 }
+
+/* ---- lateness ---- */
+
+#define PROMPT (150 * NS_PER_US)
+#define LEAST_STEP (20 * NS_PER_US)
+
+static uint64_t late;
+
+/* One wake-up that is very late, as of a process that was stopped, counts no more than one that is three times as late. */
+void clock_note_wake(uint64_t until)
+{
+	uint64_t now = clock_now(), mean = __atomic_load_n(&late, __ATOMIC_RELAXED), most = 2 * mean + LEAST_STEP;
+
+	if (now >= until)
+		__atomic_store_n(&late, mean - mean / 8 + (now - until < most ? now - until : most) / 8,
+				 __ATOMIC_RELAXED);
+}
+
+uint64_t clock_lateness(void)
+{
+	uint64_t mean = __atomic_load_n(&late, __ATOMIC_RELAXED);
+
+	return mean < PROMPT ? 0 : mean;
+}

@@ -41,7 +41,8 @@ def test_rounds_on_two_cards_get_what_kernels_on_one_get(
     tenants = [bench.scenario.Tenant(share, [program]), bench.scenario.Tenant(other, [FLOOD], cards=1)]
     outcome = bench.workers.run(bench.scenario.Scenario(tenants, WINDOW, profile="a100x2"))
     both, first = outcome.shares
-    assert 0.97 < both / 2 * 100 / share < 1.01
+    # Of two halves, one loses what both lose to the changes: which one, the order of their first turns decides.
+    assert (0.955 if share == other else 0.97) < both / 2 * 100 / share < 1.01
     assert 0.97 < first * 100 / other < 1.01
 
 
