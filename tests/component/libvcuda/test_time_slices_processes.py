@@ -43,6 +43,7 @@ def test_rounds_on_two_cards_get_what_kernels_on_one_get(
     both, first = outcome.shares
     # Of two halves, one loses what both lose to the changes: which one, the order of their first turns decides.
     assert (0.955 if share == other else 0.97) < both / 2 * 100 / share < 1.01
+    assert both / 2 + first > 0.97 * (share + other) / 100
     assert 0.97 < first * 100 / other < 1.01
 
 
