@@ -229,6 +229,8 @@ def draw(one: Found) -> None:
 def measure(workers: Workers, runs: int) -> list[Result]:
     """One run of all mixes: they differ among each other."""
     seed, count = (int(os.environ.get(f"VGPU_BENCH_{name}", value)) for name, value in (("SEED", 1), ("MIXES", MIXES)))
+    if count < 1:
+        raise BenchError("VGPU_BENCH_MIXES must be at least 1")
     found = find(workers, seed, range(count))
     lacks, beyond = max(found, key=lambda one: one.lacks), max(found, key=lambda one: one.beyond)
     use = min(found, key=lambda one: one.use)

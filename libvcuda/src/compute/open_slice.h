@@ -23,6 +23,7 @@ bool open_slice_is_measured(uint64_t now);
 /* Whether it is time for a slice of its own: only there can kernels be measured. */
 bool open_slice_own_is_due(uint64_t now);
 
+/* Whether its own slices leave the card idle for so long that others are to be tried beside it. */
 bool open_slice_leaves_card_idle(void);
 
 /* Whether the container's slices are to be open now. */
