@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
@@ -22,21 +23,21 @@ REPORTED = "blocks the host's reads of its usage region"
 
 
 class Node(Host):
-    """Containers of a made-up /proc. A file `blocked` beside a region makes its reader wait until the file is gone."""
+    """Containers of a made-up /proc. The reader of one that blocks waits in the kernel, for the lock of a file."""
 
     CARD = limits.uuid_text(bytes(range(16)))
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(path)
         self.now = 0.0
+        self.locks: dict[int, int] = {}
         self.readers = RegionReaders(self.conditions, str(self.proc), lambda: self.now)
         self.claims = [self.container(f"c{number}", 100 + number) for number in range(4)]
         answer = Regions.answer
 
         def may_wait(regions: Regions, request: object) -> object:
             assert isinstance(request, list)
-            while (self.proc / str(request[0]) / "blocked").exists():
-                time.sleep(0.01)
+            self.pass_lock(request[0])
             return answer(regions, request)
 
         monkeypatch.setattr(Regions, "answer", may_wait)
@@ -47,6 +48,7 @@ class Node(Host):
         region = directory / "root" / usage.PATH[1:]
         region.parent.mkdir(parents=True)
         region.write_bytes(usage.BEGINNING.ljust(usage.SIZE, b"\0"))
+        (directory / "lock").touch()
         self.live(pid)
         return Claim(name, pid, 5, [], False, None, [], "/b", 1.0, name=f"default/{name}/main", ready=True)
 
@@ -60,8 +62,15 @@ class Node(Host):
             stream.write(usage.TIME.pack(0, *[0] * 7, used, 0, 0, 0))
 
     def block(self, number: int, blocks: bool = True) -> None:
-        file = self.proc / str(100 + number) / "blocked"
-        file.touch() if blocks else file.unlink()
+        if blocks:
+            self.locks[number] = os.open(self.proc / str(100 + number) / "lock", os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(self.locks[number], fcntl.LOCK_EX)
+        else:
+            os.close(self.locks.pop(number))
+
+    def pass_lock(self, pid: int) -> None:
+        with (self.proc / str(pid) / "lock").open() as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH)
 
     def read(self) -> set[str]:
         return set(self.readers.read(self.claims, reopen=False))
@@ -81,9 +90,8 @@ class Node(Host):
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     made = Node(tmp_path, monkeypatch)
     yield made
-    for number in range(4):
-        if (made.proc / str(100 + number) / "blocked").exists():
-            made.block(number, False)
+    for number in list(made.locks):
+        made.block(number, False)
     made.readers.stop()
     wait_for(lambda: all(item.gone() for item in made.readers._left))
 
@@ -191,8 +199,7 @@ def test_a_container_that_ends_is_forgotten(node: Node) -> None:
 
 def test_work_is_called_for_each_container_that_is_not_held_back(node: Node) -> None:
     def work(claim: Claim) -> object:
-        while (node.proc / str(claim.pid) / "blocked").exists():
-            time.sleep(0.01)
+        node.pass_lock(claim.pid)
         return [claim.container, os.getpid()]
 
     found = node.readers.call(node.claims, work)
