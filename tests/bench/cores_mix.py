@@ -138,7 +138,7 @@ def mix(seed: int, number: int) -> Scenario:
         load = source.choice(KINDS)(source, share)
         tenants.append(Tenant(share, [{**load, "begin": source.randrange(200 * MS)}]))
     timing = {name: source.choice(values) for name, values in TIMING.items()}
-    return Scenario(tenants, WINDOW, timing=timing, seed=seed * SEEDS + number, every=100 * MS)
+    return Scenario(tenants, WINDOW, timing=timing, seed=seed * SEEDS + number, every=100 * MS, lender=True)
 
 
 @dataclasses.dataclass(frozen=True)

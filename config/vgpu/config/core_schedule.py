@@ -36,6 +36,8 @@ CHANGE_NS = 100_000
 SHORTEST_PERIOD_NS = 50_000_000
 LONGEST_PERIOD_NS = 100_000_000
 SHORTEST_QUOTA_NS = 20_000_000
+CHANGES_PART = 32  #: a period is so many times what the changes of all containers take, up to LONGEST_FOR_CHANGES_NS
+LONGEST_FOR_CHANGES_NS = 400_000_000
 
 
 class CoreSchedule:
@@ -132,8 +134,8 @@ def update(path: str, entry: CoreSchedule) -> None:
 def period_of(shares: list[int], change: int = CHANGE_NS) -> int:
     """The period for containers with these percents: the shortest that keeps each time slice well above its change."""
     least = min(share for share in shares if share > 0)
-    wanted = max(SHORTEST_QUOTA_NS * 100 // least, 20 * change * len(shares))
-    return min(max(wanted, SHORTEST_PERIOD_NS), LONGEST_PERIOD_NS)
+    for_quotas = min(max(SHORTEST_QUOTA_NS * 100 // least, SHORTEST_PERIOD_NS), LONGEST_PERIOD_NS)
+    return max(for_quotas, min(CHANGES_PART * change * len(shares), LONGEST_FOR_CHANGES_NS))
 
 
 def schedule(uuid: str, shares: list[int], change: int = CHANGE_NS) -> list[CoreSchedule]:

@@ -2,6 +2,7 @@
 #include "compute/admission.h"
 
 #include "compute/account.h"
+#include "compute/change_cost.h"
 #include "compute/container_slice.h"
 #include "compute/process_slice.h"
 #include "compute/slice_parameters.h"
@@ -75,9 +76,10 @@ static uint64_t run_ahead(const struct token_bucket *bucket, uint64_t now)
 
 /*
  * Whether more work may be under way beside others: enough to keep the card busy, and so little that it ends soon. A
- * long kernel follows another one when that is about to end. A kernel that was never measured runs alone.
+ * long kernel follows another one when that is about to end. A kernel that was never measured runs alone, and then
+ * twice as many follow each other each time: the first may have been a short one.
  */
-static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now,
+static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t estimate, uint64_t trusted, uint64_t now,
 				   uint64_t *again)
 {
 	uint64_t in_flight = token_bucket_in_flight(bucket), finish = LOAD(bucket->finish);
@@ -87,7 +89,7 @@ static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t e
 
 	if (!in_flight)
 		return true;
-	if (is_known && in_flight <= most && (rest + estimate <= ahead || rest <= SLICE_AHEAD_LONG))
+	if (in_flight <= bounds_min(most, trusted) && (rest + estimate <= ahead || rest <= SLICE_AHEAD_LONG))
 		return true;
 	*again = now + bounds_clamp(rest > SLICE_AHEAD_LONG ? rest - SLICE_AHEAD_LONG : rest, 50 * NS_PER_US,
 				    ahead > SLICE_AHEAD ? SLICE_LOOK_UNSURE : NS_PER_MS);
@@ -98,14 +100,15 @@ static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t e
  * Whether more work may be under way: enough to keep the card busy, little enough to stop soon. Two kernels may always
  * be, but no more than two that were never measured.
  */
-static bool has_room(const struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again)
+static bool has_room(const struct token_bucket *bucket, uint64_t estimate, const struct estimate *kind, uint64_t now,
+		     uint64_t *again)
 {
-	uint64_t in_flight = token_bucket_in_flight(bucket);
-	uint64_t most_in_flight = is_known ? run_ahead(bucket, now) : 0;
+	uint64_t in_flight = token_bucket_in_flight(bucket), trusted = estimates_ahead(kind);
+	uint64_t most_in_flight = bounds_min(run_ahead(bucket, now), trusted);
 	uint64_t finish = LOAD(bucket->finish);
 
 	if (container_slice_has_neighbours(bucket))
-		return has_room_beside_others(bucket, estimate, is_known, now, again);
+		return has_room_beside_others(bucket, estimate, trusted, now, again);
 	if (in_flight + estimate <= most_in_flight || in_flight <= estimate + VGPU_USAGE_TIME_UNIT)
 		return true;
 	uint64_t ends = finish > now ? (in_flight + estimate - most_in_flight) / 2 : (now - finish) / 4;
@@ -120,7 +123,7 @@ void admission_note_pause(struct token_bucket *bucket, uint64_t now)
 	if (LOAD(bucket->in_flight) || progress > now)
 		return;
 	uint64_t pause = now - progress;
-	STORE(bucket->mean_pause, mean - mean / 4 + bounds_min(pause, SLICE_LONGEST_PAUSE) / 4);
+	STORE(bucket->mean_pause, mean - mean / 4 + bounds_min(pause, SLICE_LONGEST_PAUSE(change_cost(bucket))) / 4);
 	if (pause >= SLICE_PAUSE)
 		STORE(bucket->paused_at, now);
 }
@@ -147,7 +150,7 @@ bool admission_try(struct token_bucket *bucket, uint64_t estimate, const struct 
 		*again = bounds_min(*again, now + SLICE_LOOK_AGAIN);
 		return false;
 	}
-	if (!may_begin || !has_room(bucket, estimate, is_known, now, again) || !process_slice_has(bucket, now, again)) {
+	if (!may_begin || !has_room(bucket, estimate, kind, now, again) || !process_slice_has(bucket, now, again)) {
 		container_slice_unqueue(bucket);
 		return false;
 	}

@@ -79,6 +79,7 @@ static void open_batch(struct compute_context *context, struct stream_slot *slot
 	batch->was_idle = !context->under_way;
 	if (__atomic_exchange_n(&bucket->has_new_slice, 0, __ATOMIC_RELAXED)) {
 		batch->is_first = true;
+		batch->is_after_others = LOAD(bucket->was_waited_for);
 		batch->is_unsure = true;
 	}
 	if (container_slice_is_mixed(bucket))

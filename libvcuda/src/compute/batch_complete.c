@@ -19,7 +19,7 @@
 #define PATIENCE (20 * NS_PER_MS)       /* with kernels on another card: the kernels of a group wait for each other */
 #define PATIENCE_HERE NS_PER_S
 #define PROMPT (30 * NS_PER_US)         /* a launch, and the event after it, of a thread that was not held up */
-#define SURE 8                          /* of 256: how much earlier than estimated batches may end, in the mean */
+#define SURE (3 * NS_PER_US)           /* how much earlier than estimated a batch may end, in the mean */
 #define EXIT_PATIENCE (50 * NS_PER_MS)
 
 static atomic_bool stopped;
@@ -123,11 +123,11 @@ static void learn_change(struct token_bucket *bucket, const struct batch *batch)
 {
 	bool is_clear = batch->launches == 1 && batch->was_idle && !batch->is_mixed && !batch->is_interrupted &&
 			!batch->is_behind_wait && !batch->is_beside && estimates_known(batch->kind) &&
-			LOAD(bucket->unsure) < SURE && !LOAD(container_slice.is_open) &&
+			batch->estimate * LOAD(bucket->unsure) / 256 < SURE &&
 			batch->launched_at - batch->opened_at < PROMPT &&
 			batch->closed_at - batch->launched_at < PROMPT;
 
-	if (is_clear)
+	if (is_clear && (batch->is_after_others || !batch->is_first))
 		change_cost_measured(bucket, batch->is_first,
 				     saturating_less(batch->ended_at, batch->launched_at + batch->estimate));
 }

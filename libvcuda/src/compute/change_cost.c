@@ -8,11 +8,13 @@
 
 #define LATENCY (5 * NS_PER_US) /* of work on an idle card, until it is known */
 
-static void follow(uint64_t *word, uint64_t beginning, uint64_t sample)
+/* The first samples move it by a half, so that a card that differs much from the usual ones is known after a dozen. */
+static void follow(struct change_median *median, uint64_t beginning, uint64_t sample)
 {
-	uint64_t known = LOAD(*word) ? LOAD(*word) : beginning, step = known / 16 + 100;
+	uint64_t known = LOAD(median->ns) ? LOAD(median->ns) : beginning;
+	uint64_t step = (known >> bounds_min(1 + median->samples++ / 4, 4)) + 100;
 
-	STORE(*word, sample > known ? known + step : known - bounds_min(step, known - 1));
+	STORE(median->ns, sample > known ? known + step : known - bounds_min(step, known - 1));
 }
 
 void change_cost_measured(struct token_bucket *bucket, bool changes, uint64_t late)
@@ -21,13 +23,13 @@ void change_cost_measured(struct token_bucket *bucket, bool changes, uint64_t la
 		follow(&bucket->late_after_change, LATENCY + SLICE_CHANGE, late);
 	else
 		follow(&bucket->late_without_change, LATENCY, late);
-	if (!bucket->is_local && LOAD(bucket->late_after_change))
+	if (!bucket->is_local && LOAD(bucket->late_after_change.ns))
 		usage_change_measured(bucket->shared.time, change_cost(bucket));
 }
 
 uint64_t change_cost(const struct token_bucket *bucket)
 {
-	uint64_t after = LOAD(bucket->late_after_change), without = LOAD(bucket->late_without_change);
+	uint64_t after = LOAD(bucket->late_after_change.ns), without = LOAD(bucket->late_without_change.ns);
 
 	if (!after)
 		return SLICE_CHANGE;

@@ -101,23 +101,26 @@ static void join_queue(struct token_bucket *bucket, uint64_t place, uint64_t now
 static int64_t owed_for(const struct token_bucket *bucket)
 {
 	int64_t most = (int64_t)(100 * NS_PER_S), tokens = LOAD(bucket->shared.time->level);
-	int64_t period = (int64_t)schedule_period(bucket);
+	int64_t longest = (int64_t)(schedule_period(bucket) + LOAD(container_slice.waited));
 
 	tokens = tokens > most ? most : tokens < -most ? -most : tokens;
 	int64_t owed = tokens * (int64_t)WHOLE / (int64_t)schedule_own_rate(bucket);
-	return owed > period ? period : owed;
+	return owed > longest ? longest : owed;
 }
 
-/*
- * Whether the program answers requests: it has paused within the last period, and has not used up its tokens. It comes
- * before programs that never pause, which lose nothing by it: the tokens bound what it uses.
- */
-static bool answers_requests(const struct token_bucket *bucket, uint64_t now)
+/* Whether the program has paused for long within so many ns, and has not used up its tokens. */
+static bool has_paused(const struct token_bucket *bucket, uint64_t within, uint64_t now)
 {
 	uint64_t quota = schedule_own_rate(bucket) * schedule_period(bucket) / WHOLE;
 
-	return LOAD(bucket->paused_at) && now - LOAD(bucket->paused_at) < schedule_period(bucket) &&
+	return LOAD(bucket->paused_at) && now - LOAD(bucket->paused_at) < within &&
 	       LOAD(bucket->shared.time->level) >= (int64_t)(quota / 8);
+}
+
+/* Whether the program answers requests. It comes before programs that never pause, which lose nothing by it. */
+static bool answers_requests(const struct token_bucket *bucket, uint64_t now)
+{
+	return has_paused(bucket, schedule_period(bucket), now);
 }
 
 /*
@@ -142,7 +145,8 @@ static uint64_t waiting_place(const struct token_bucket *bucket, uint64_t now)
 	bool waits = place && place != LOAD(container_slice.as_borrower) && place < host + LONGEST_PLACE &&
 		     host < place + LONGEST_PLACE;
 
-	STORE(container_slice.is_urgent, (waits && LOAD(container_slice.is_urgent)) || answers_requests(bucket, now));
+	STORE(container_slice.is_urgent,
+	      (waits && LOAD(container_slice.is_urgent)) || has_paused(bucket, SLICE_URGENT_FOR, now));
 	return waits ? place : place_now(bucket, now);
 }
 
@@ -203,9 +207,10 @@ static bool goes_on(const struct token_bucket *bucket, uint64_t now)
 }
 
 /* Until the slice is over, other processes of the container need not queue to take part in it. */
-static void begin_slice(struct token_bucket *bucket, uint64_t now)
+static void begin_slice(struct token_bucket *bucket, uint64_t waited, uint64_t now)
 {
 	STORE(bucket->shared.slice->until, now + schedule_period(bucket));
+	STORE(bucket->was_waited_for, waited != 0);
 	STORE(bucket->has_new_slice, 1);
 }
 
@@ -339,7 +344,8 @@ static enum neighbours_want wanted(const struct token_bucket *bucket, uint64_t n
 	if (LOAD(container_slice.is_urgent) && !is_open)
 		return NEIGHBOURS_WANT_SOON;
 	bool is_behind = place_now(bucket, now) + schedule_period(bucket) <= schedule_host_time(now);
-	if (open_slice_own_is_due(now) || (is_behind && !is_open && !open_slice_leaves_card_idle()))
+	if (open_slice_own_is_due(now) || LOAD(bucket->unsure) >= SLICE_OPEN_UNSURE ||
+	    (is_behind && !is_open && !open_slice_leaves_card_idle()))
 		return NEIGHBOURS_WANT_ALONE;
 	return NEIGHBOURS_WANT_ROOM;
 }
@@ -373,9 +379,10 @@ static bool try_begin(struct token_bucket *bucket, uint64_t now, uint64_t *again
 	STORE(container_slice.is_over, 0);
 	STORE(container_slice.has_lapsed, 0);
 	STORE(container_slice.began, now);
+	STORE(container_slice.waited, waited);
 	STORE(container_slice.next_look, now + SLICE_LOOK);
 	STORE(container_slice.present, 1);
-	begin_slice(bucket, now);
+	begin_slice(bucket, waited, now);
 	return true;
 }
 
@@ -427,6 +434,7 @@ static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 		return false;
 	}
 	STORE(container_slice.present, 0);
+	STORE(container_slice.waited, 0);
 	STORE(bucket->shared.slice->until, 0);
 	leave_card();
 	return try_begin(bucket, now, again);
@@ -457,9 +465,14 @@ static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 	if (LOAD(bucket->is_throttled) &&
 	    LOAD(bucket->shared.time->level) < (int64_t)schedule_refill_threshold(bucket, now))
 		return 0;
+	bool launches_next = LOAD(bucket->shared.time->holder) == bucket->shared.slot + 1 &&
+			     LOAD(token_bucket_own_flight(bucket)->waiting);
+	if (launches_next)
+		return bounds_max(LOAD(bucket->shared.time->progress), LOAD(bucket->finish)) + SLICE_STAY / 2 +
+		       2 * clock_lateness();
 	if (!sits_through_pauses(bucket))
 		return answers_requests(bucket, now) ? LOAD(bucket->shared.time->progress) + SLICE_LINGER : 0;
-	return LOAD(bucket->shared.time->progress) + SLICE_STAY;
+	return LOAD(bucket->shared.time->progress) + bounds_max(SLICE_STAY, change_cost(bucket));
 }
 
 /* The work under way ends later, by the time in which others worked. */
@@ -487,6 +500,7 @@ static bool has_work(void)
 static void end_slice(uint64_t now)
 {
 	STORE(container_slice.present, 0);
+	STORE(container_slice.waited, 0);
 	atomic_thread_fence(memory_order_seq_cst); /* as in container_slice_has_begun() */
 	if (has_work()) { /* another thread has launched meanwhile */
 		STORE(container_slice.present, 1);

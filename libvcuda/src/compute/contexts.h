@@ -24,7 +24,8 @@ enum batch_state { FREE, OPEN, CLOSED };
 struct batch {
 	enum batch_state state;
 	bool started;
-	bool is_first;        /* of a time slice: the card has changed contexts for it */
+	bool is_first;        /* of a time slice: the card may have changed contexts for it */
+	bool is_after_others; /* it has, as others have worked before it */
 	bool was_idle;        /* nothing else of its context was under way when it was opened */
 	bool is_unsure;       /* another tenant's work may lie within the interval */
 	bool is_beside;       /* it does for more than a change of contexts */

@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/bounds.h"
+
 enum {
 	ESTIMATE_UNKNOWN = 100000, /* ns, for a kernel that was never measured */
 	ESTIMATE_STALE = 20000000, /* ns after a measurement */
@@ -37,6 +39,16 @@ static inline uint64_t estimates_ns(const struct estimate *estimate)
 static inline bool estimates_known(const struct estimate *estimate)
 {
 	return __atomic_load_n(&estimate->samples, __ATOMIC_RELAXED) != 0;
+}
+
+/* Returns the ns that may be under way when such a kernel follows: few until it was measured some times. */
+static inline uint64_t estimates_ahead(const struct estimate *estimate)
+{
+	uint64_t samples = __atomic_load_n(&estimate->samples, __ATOMIC_RELAXED);
+
+	if (samples >= ESTIMATE_SURE)
+		return UINT64_MAX;
+	return samples ? bounds_max(estimates_ns(estimate) << samples, ESTIMATE_UNKNOWN) : 0;
 }
 
 /* Whether another measurement is due, as soon as it costs little. */

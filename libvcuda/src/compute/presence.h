@@ -80,7 +80,14 @@ void presence_end_lease(void);
  * What the container at work whose lock is at `where` says. LAPSED: nothing since its lease ended. NO_LEASE: it has left
  * since its lock was seen, or the lock is a forged one.
  */
-enum presence_lease { PRESENCE_NO_LEASE, PRESENCE_LAPSED, PRESENCE_LEASED, PRESENCE_LEASED_LONG, PRESENCE_OPEN };
+enum presence_lease {
+	PRESENCE_NO_LEASE,
+	PRESENCE_LAPSED,
+	PRESENCE_LEASED,
+	PRESENCE_LEASED_LONG,
+	PRESENCE_OPEN,
+	PRESENCE_OPEN_LONG
+};
 enum presence_lease presence_lease_of(uint64_t where, uint64_t now);
 
 /* A lease that ends later is a long one. */

@@ -1,9 +1,13 @@
 /* See compute/schedule.h. */
 #include "compute/schedule.h"
 
+#include "compute/change_cost.h"
+
 #define PERCENT (WHOLE / 100)
 #define LOOK_FOR_SCHEDULE_EACH (200 * NS_PER_MS) /* for a schedule that was not there */
 #define DEFAULT_PERIOD (20 * NS_PER_MS)          /* where the schedule has none */
+#define CHANGES_PART 64 /* a period is so many times the changes of all containers, as in vgpu.config.core_schedule */
+#define LONGEST_FOR_CHANGES (400 * NS_PER_MS)
 
 void schedule_take_over_limits(struct token_bucket *bucket)
 {
@@ -82,9 +86,10 @@ uint64_t schedule_idle_rate(const struct token_bucket *bucket)
 
 uint64_t schedule_period(const struct token_bucket *bucket)
 {
-	uint64_t published = LOAD(bucket->schedule.period);
+	uint64_t published = LOAD(bucket->schedule.period), tenants = LOAD(bucket->schedule.tenants);
+	uint64_t for_changes = bounds_min(CHANGES_PART * change_cost(bucket) * tenants, LONGEST_FOR_CHANGES);
 
-	return published ? published : DEFAULT_PERIOD;
+	return published ? bounds_max(published, for_changes) : DEFAULT_PERIOD;
 }
 
 uint64_t schedule_quota(const struct token_bucket *bucket, uint64_t now)

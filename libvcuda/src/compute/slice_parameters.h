@@ -14,10 +14,10 @@
  */
 #define SLICE_CHANGE (50 * NS_PER_US)
 #define SLICE_CHANGE_LEAST (20 * NS_PER_US)
-#define SLICE_CHANGE_MOST (400 * NS_PER_US)
+#define SLICE_CHANGE_MOST (1500 * NS_PER_US)
 #define SLICE_WORTH(change) ((change) * 8 / 5)
-#define SLICE_LONGEST_PAUSE \
-	SLICE_WORTH(4 * SLICE_CHANGE) /* in the mean of the latest pauses: a long one is soon forgotten */
+#define SLICE_LONGEST_PAUSE(change) \
+	SLICE_WORTH(4 * (change)) /* in the mean of the latest pauses: a long one is soon forgotten */
 
 /*
  * These four add up to what a request waits beside its neighbours' longest kernel: at most 1.8 ms, for a bound of 2 ms.
@@ -72,6 +72,9 @@
 #define SLICE_LEASE (4 * NS_PER_MS)        /* beyond the expected end */
 #define SLICE_LEASE_LEAST (2 * NS_PER_MS)  /* beyond the expected end: below this it is said anew */
 #define SLICE_LEASE_UNKNOWN (100 * NS_PER_MS) /* for a kernel that was never measured, in all */
+
+/* For so long it runs beside launches that take long. Requests that have gathered behind one leave no pause. */
+#define SLICE_URGENT_FOR (500 * NS_PER_MS)
 
 /* Work under way that lasts for longer is no reason to wait for a program that answers requests. */
 #define SLICE_LONG (4 * NS_PER_MS)

@@ -49,9 +49,11 @@ struct token_bucket {
 	uint64_t borrows_from; /* since when nobody else has wanted the card, for a soft share; 0: somebody does */
 	uint64_t line_seen; /* when it was last looked at who wants the card */
 	uint32_t has_new_slice; /* a time slice, also of this process, has begun and nothing was measured since */
+	uint32_t was_waited_for; /* that slice, so others have worked before it */
 	/* compute/change_cost.c: ns between a launch and the work's end, less the work's own time; 0: not measured */
-	uint64_t late_after_change;
-	uint64_t late_without_change;
+	struct change_median {
+		uint64_t ns, samples;
+	} late_after_change, late_without_change;
 };
 
 /* The buckets of the cards that this process uses, as many as token_bucket_count() returns. */

@@ -33,6 +33,16 @@ def test_it_is_found_whatever_the_programs_do(bench: Any, switch_us: int, progra
         assert 0.7 * switch_us * US < said < 1.3 * switch_us * US
 
 
+@pytest.mark.parametrize(("idle_us", "least"), [(0, 96), (1000, 94)])
+def test_dear_changes_are_rare(bench: Any, idle_us: int, least: float) -> None:
+    """With periods of 100 ms, and slices that end when another container has waited, eight floods had 93 and 86."""
+    flood = {"kernel": "fixed:1000000", "wait": 0}
+    tenants = [bench.scenario.Tenant(share, [flood]) for share in (20, 20, 12, 12, 10, 10, 8, 8)]
+    timing = {"switch_us": 500, "idle_us": idle_us}
+    outcome = bench.workers.run(bench.scenario.Scenario(tenants, (SECOND, 4 * SECOND), timing=timing))
+    assert sum(outcome.shares) * 100 > least
+
+
 def test_programs_whose_kernels_are_of_all_lengths_say_little(bench: Any) -> None:
     """Kernels that differ by more than a change takes tell nothing. The figure stays near the one it begins with."""
     for said in measured(bench, 350, [RANDOM], [RANDOM]):

@@ -72,6 +72,14 @@ def test_long_kernels_of_many_processes_from_the_start(bench: Any) -> None:
     assert outcome.share(0) == pytest.approx(0.9, rel=0.05)
 
 
+def test_a_kernel_whose_first_times_are_short(bench: Any) -> None:
+    """32 us, then 4.7 ms for most. Launched ahead by the first, they put the container in debt for long."""
+    load = {"kernel": "bimodal:4739717:32406:345", "wait": 0}
+    tenants = [bench.scenario.Tenant(4, [load]), bench.scenario.Tenant(90, [{"kernel": "fixed:1000000", "wait": 0}])]
+    outcome = bench.workers.run(bench.scenario.Scenario(tenants, (0, SECOND), seed=3))
+    assert outcome.share(0) < 0.05
+
+
 @pytest.mark.parametrize("shares", [(50, 50), (10, 90), (20, 30, 50), (5, 5, 10, 10, 15, 15, 20, 20)], ids=str)
 def test_tenants(bench: Any, shares: tuple[int, ...]) -> None:
     """No container gets more or less than its share. The benchmark measures how close it comes (docs/benchmarks.md)."""

@@ -40,6 +40,17 @@ def test_a_graph_that_the_driver_takes_in_parts(bench: Any) -> None:
     assert shares(bench, (20, {"kernel": "fixed:14000", "graph": 2000}))[0] == pytest.approx(20, abs=1)
 
 
+def test_requests_run_beside_a_long_launch_in_an_open_slice(bench: Any) -> None:
+    """Of 100 ms. When they waited for its end, their 99th percentile was 148 ms."""
+    service = {"kernel": "fixed:57674", "launches": 5, "arrivals": "poisson:5617614", "wait": "thread"}
+    graph = {"kernel": "fixed:61397", "graph": 1637, "gap": 30 * MS, "wait": "thread"}
+    tenants = [bench.scenario.Tenant(12, [service]), bench.scenario.Tenant(50, [graph])]
+    tenants.append(bench.scenario.Tenant(30, [TWO_STREAMS]))
+    outcome = bench.workers.run(bench.scenario.Scenario(tenants, (SECOND, 5 * SECOND)))
+    assert sorted(outcome.loads[0][0]["latency_ns"])[-8] < 60 * MS
+    assert outcome.share(1) == pytest.approx(0.5, abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("load", "timing", "most", "least"),
     [(FLOOD, {"late_us": 5000}, 32, 75), (VARYING, {"late_us": 300}, 32, 85), (VARYING, {"cpu_percent": 50}, 37, 50)],

@@ -96,6 +96,13 @@ def test_the_period_is_longer_for_small_shares() -> None:
     assert periods[-1] == core_schedule.LONGEST_PERIOD_NS
 
 
+def test_the_period_is_longer_where_changes_are_dear() -> None:
+    """All of them take a 32nd of it, as far as the longest period permits."""
+    assert [core_schedule.period_of([10] * count, 1_000_000) for count in (2, 5, 20)] == [
+        core_schedule.LONGEST_PERIOD_NS, 160_000_000, core_schedule.LONGEST_FOR_CHANGES_NS,
+    ]  # fmt: skip
+
+
 def test_a_container_alone_on_a_card_has_no_period() -> None:
     assert core_schedule.schedule(UUIDS[0], [30]) == [CoreSchedule(UUIDS[0], tenants=1, may_borrow=1)]
 
