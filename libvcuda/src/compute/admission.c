@@ -124,8 +124,10 @@ void admission_note_pause(struct token_bucket *bucket, uint64_t now)
 		return;
 	uint64_t pause = now - progress;
 	STORE(bucket->mean_pause, mean - mean / 4 + bounds_min(pause, SLICE_LONGEST_PAUSE(change_cost(bucket))) / 4);
-	if (pause >= SLICE_PAUSE)
-		STORE(bucket->paused_at, now);
+	if (pause < SLICE_PAUSE)
+		return;
+	STORE(bucket->paused_at, now);
+	STORE(bucket->used_at_pause, LOAD(bucket->shared.time->used));
 }
 
 /* Whether this process waits in the queue for time that nobody wants: without tokens, and behind all that have some. */

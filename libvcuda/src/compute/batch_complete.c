@@ -92,8 +92,10 @@ static uint64_t own_part(const struct batch *batch, uint64_t raw)
 		return guess;
 	/* The first launch of a slice waits for the change of contexts, on some cards for a ms: much for a short one. */
 	bool is_behind_change = batch->is_first && guess < NS_PER_MS;
-	if (batch->is_interrupted || ((batch->is_beside || is_behind_change) && !batch->is_guessed))
+	if (batch->is_interrupted || (batch->is_beside && !batch->is_guessed))
 		least = 0;
+	else if (is_behind_change && !batch->is_guessed)
+		least = saturating_less(least, SLICE_CHANGE_MOST);
 	return guess < least ? least : guess > most ? most : guess;
 }
 

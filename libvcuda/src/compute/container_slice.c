@@ -108,12 +108,13 @@ static int64_t owed_for(const struct token_bucket *bucket)
 	return owed > longest ? longest : owed;
 }
 
-/* Whether the program has paused for long within so many ns, and has not used up its tokens. */
+/* Whether the program has paused for long within so many ns, has used little since, and has not used up its tokens. */
 static bool has_paused(const struct token_bucket *bucket, uint64_t within, uint64_t now)
 {
 	uint64_t quota = schedule_own_rate(bucket) * schedule_period(bucket) / WHOLE;
 
 	return LOAD(bucket->paused_at) && now - LOAD(bucket->paused_at) < within &&
+	       LOAD(bucket->shared.time->used) - LOAD(bucket->used_at_pause) < SLICE_REQUEST &&
 	       LOAD(bucket->shared.time->level) >= (int64_t)(quota / 8);
 }
 
@@ -469,7 +470,7 @@ static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 			     LOAD(token_bucket_own_flight(bucket)->waiting);
 	if (launches_next)
 		return bounds_max(LOAD(bucket->shared.time->progress), LOAD(bucket->finish)) + SLICE_STAY / 2 +
-		       2 * clock_lateness();
+		       clock_lateness() / 2;
 	if (!sits_through_pauses(bucket))
 		return answers_requests(bucket, now) ? LOAD(bucket->shared.time->progress) + SLICE_LINGER : 0;
 	return LOAD(bucket->shared.time->progress) + bounds_max(SLICE_STAY, change_cost(bucket));

@@ -59,6 +59,7 @@
 
 /* A program that paused for so long answers requests: its next launch comes before work that never pauses. */
 #define SLICE_PAUSE NS_PER_MS
+#define SLICE_REQUEST (10 * NS_PER_MS) /* of the card's time, from such a pause on */
 
 /* Waiting. A container that leaves wakes the next one, but a killed one does not, and a wake can be lost. */
 #define SLICE_LOOK_AS_NEXT (500 * NS_PER_US)

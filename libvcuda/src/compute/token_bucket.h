@@ -42,6 +42,7 @@ struct token_bucket {
 	/* compute/admission.c */
 	uint32_t is_throttled; /* the bucket was empty and is not yet filled to the refill threshold */
 	uint64_t paused_at;    /* when the program last launched after a pause; 0: never yet */
+	uint64_t used_at_pause; /* what the container had used then */
 	uint64_t mean_pause;   /* ns between the end of all work and the next launch, a moving mean */
 	/* compute/process_slice.c */
 	uint64_t free_seen; /* since when the slice is free while another process has waited longer; 0: it is not */
