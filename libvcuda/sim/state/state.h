@@ -69,7 +69,6 @@ struct sim_header {
 	/* What the driver takes beside what is asked for; 0: nothing. README.md has each one's source. */
 	uint32_t block_bytes; /* memory comes in blocks of so many; requests up to half of one share a block */
 	uint32_t pool_chunk_bytes; /* pools and graph memory grow by so many */
-	uint32_t managed_unlisted; /* 1: NVML does not list managed memory with its process */
 	uint32_t context_unlisted_bytes; /* part of a context that NVML lists with no process */
 	uint32_t context_spread_bytes; /* the contexts of every other process take so many more */
 	uint32_t each_context; /* 1: each context of a process costs, not only its first one on a card */
@@ -78,7 +77,7 @@ struct sim_header {
 	uint32_t graph_node_bytes; /* of an executable graph, kept for the next one */
 	uint32_t stacks; /* 1: a larger stack costs its growth for each thread that the card can run */
 	uint32_t stream_bytes;
-	uint8_t reserved[128];
+	uint8_t reserved[132];
 };
 
 struct sim_card {

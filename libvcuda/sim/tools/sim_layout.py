@@ -60,7 +60,6 @@ class Header(ctypes.Structure):
         ("cpu_percent", ctypes.c_uint32),
         ("block_bytes", ctypes.c_uint32),
         ("pool_chunk_bytes", ctypes.c_uint32),
-        ("managed_unlisted", ctypes.c_uint32),
         ("context_unlisted_bytes", ctypes.c_uint32),
         ("context_spread_bytes", ctypes.c_uint32),
         ("each_context", ctypes.c_uint32),
@@ -69,7 +68,7 @@ class Header(ctypes.Structure):
         ("graph_node_bytes", ctypes.c_uint32),
         ("stacks", ctypes.c_uint32),
         ("stream_bytes", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 128),
+        ("reserved", ctypes.c_uint8 * 132),
     )
 
 

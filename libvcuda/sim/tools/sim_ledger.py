@@ -49,7 +49,6 @@ DEFAULT_TIMING = {
 DEFAULT_MEMORY = {
     "block_bytes": 0,
     "pool_chunk_bytes": 0,
-    "managed_unlisted": 0,
     "context_unlisted_bytes": 0,
     "context_spread_bytes": 0,
     "each_context": 0,

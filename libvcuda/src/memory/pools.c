@@ -17,17 +17,24 @@
 #include "shared/limits.h"
 #include "shared/usage.h"
 
-enum { PATIENCE = NS_PER_S }; /* longest wait for graphs that run */
+enum {
+	PATIENCE = NS_PER_S, /* longest wait for graphs that run */
+	CHUNK = 32 << 20,    /* as an H100 has them (docs/reality.md): expected, but nothing is refused for it */
+	LEAST_CHUNK = 1 << 20,
+	MOST_CHUNK = 64 << 20,
+};
 
 struct pool {
 	struct pool *next;
 	CUmemoryPool handle; /* NULL: the device's graph memory */
 	CUdevice device;     /* NO_DEVICE: the memory is the host's or managed */
 	bool hosts;          /* the memory is the host's */
+	bool managed;
 	struct device_limits limited;
 	int card;            /* USAGE_NO_CARD: the device has no limit */
 	uint64_t booked;
 	uint64_t under_way;  /* the part of `booked` that calls under way have added */
+	uint64_t begun;      /* calls */
 	uint64_t promised;   /* bytes that calls under way may take, of what is booked or of the unused reserve */
 	bool doomed;         /* the program has destroyed the pool, but memory of it is in use */
 	struct graph_launch *graph_launches; /* graph memory only: launches that may still take memory */
@@ -41,6 +48,7 @@ struct pool_figures {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *pools;
+static uint64_t chunk; /* of bytes, by which the driver's pools grow, once it is known; 1: as asked; under the lock */
 static atomic_bool any;
 static atomic_bool dirty;
 
@@ -160,8 +168,10 @@ void pools_made(CUmemoryPool handle, const CUmemLocation *location, int type)
 	struct pool *pool = find_pool(handle, NO_DEVICE);
 	if (!pool)
 		pool = add_pool(handle, on_card ? location->id : NO_DEVICE);
-	if (pool)
+	if (pool) {
 		pool->hosts = !managed && !on_card;
+		pool->managed = managed;
+	}
 	pthread_mutex_unlock(&lock);
 }
 
@@ -175,11 +185,47 @@ bool pools_is_hosts(CUmemoryPool handle)
 	return hosts;
 }
 
+bool pools_is_managed(CUmemoryPool handle)
+{
+	lock_pools();
+	const struct pool *pool = find_pool(handle, NO_DEVICE);
+	bool managed = pool && pool->managed;
+
+	pthread_mutex_unlock(&lock);
+	return managed;
+}
+
 /* Called with the lock held, as is every static function from here to pools_begin. */
 static void give_back_booking(struct pool *pool, uint64_t excess)
 {
 	usage_release(pool->card, excess);
 	pool->booked -= excess;
+}
+
+static uint64_t rounded(uint64_t bytes, uint64_t unit)
+{
+	uint64_t rest = unit ? bytes % unit : 0;
+
+	return rest && bytes < UINT64_MAX - unit ? bytes + unit - rest : bytes;
+}
+
+static uint64_t whole_chunks(uint64_t bytes)
+{
+	return rounded(bytes, chunk);
+}
+
+/* If the pool grew for this call alone, that shows the driver's chunks. */
+static void learn_chunk(const struct pool *pool, const struct pool_charge *charge)
+{
+	struct pool_figures now;
+
+	if (chunk || pool->begun != charge->begun || !read_figures(pool, &now) || now.reserved <= charge->reserved)
+		return;
+	uint64_t growth = now.reserved - charge->reserved, unit = growth & -growth;
+	if (growth < charge->size + LEAST_CHUNK)
+		chunk = growth >= charge->size ? 1 : 0;
+	else if (unit >= LEAST_CHUNK && unit <= MOST_CHUNK)
+		chunk = unit;
 }
 
 /* Counts what launched graphs may take as if they had it: no call reports when a stream reaches an allocation node. */
@@ -189,7 +235,7 @@ static uint64_t graph_target(struct pool *pool, const struct pool_figures *now)
 
 	if (pool->ceiling > most)
 		pool->ceiling = most;
-	most = pool->ceiling + pool->promised;
+	most = whole_chunks(pool->ceiling + pool->promised);
 	return now->reserved > most ? now->reserved : most;
 }
 
@@ -271,27 +317,43 @@ static void log_refusal(const struct pool *pool, uint64_t size, struct usage_lim
 		(unsigned long long)size, pool->device, (unsigned long long)limit.memory);
 }
 
-static bool book_growth(struct pool *pool, uint64_t size, struct usage_limit limit)
+/* Returns what was booked. 0: there is no room. */
+static uint64_t book_growth(struct pool *pool, uint64_t size, struct usage_limit limit)
 {
-	if (!usage_reserve(pool->card, size, limit))
-		return false;
-	pool->booked += size;
-	pool->under_way += size;
-	return true;
+	uint64_t growth = rounded(size, chunk ? chunk : CHUNK);
+
+	if (!usage_reserve(pool->card, growth, limit)) {
+		if (chunk || !usage_reserve(pool->card, size, limit))
+			return 0;
+		growth = size;
+	}
+	pool->booked += growth;
+	pool->under_way += growth;
+	return growth;
+}
+
+static void note_begin(struct pool_charge *charge, struct pool *pool)
+{
+	struct pool_figures now = {0, 0};
+
+	charge->begun = ++pool->begun;
+	if (!chunk)
+		(void)read_figures(pool, &now);
+	charge->reserved = now.reserved;
 }
 
 bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
 {
-	*charge = (struct pool_charge){.pool = pool, .size = size, .booked = size};
+	*charge = (struct pool_charge){.pool = pool, .size = size};
 	calls_begin();
 	lock_pools();
 	(void)device_limits_of(pool->device, &pool->limited);
 	const struct usage_limit limit = device_limits_memory(&pool->limited);
-	bool granted = book_growth(pool, size, limit) || (trim_card(pool->card) && book_growth(pool, size, limit));
-	if (!granted && has_unused_reserve(pool, size)) {
-		charge->booked = 0;
-		granted = true;
-	}
+	note_begin(charge, pool);
+	charge->booked = book_growth(pool, size, limit);
+	if (!charge->booked && trim_card(pool->card))
+		charge->booked = book_growth(pool, size, limit);
+	bool granted = charge->booked || has_unused_reserve(pool, size);
 	if (granted)
 		pool->promised += size;
 	else
@@ -303,14 +365,14 @@ bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
 }
 
 /* Books `size` bytes of graph memory beside what is used and what earlier launches may take. */
-static bool promise(struct pool *pool, uint64_t size)
+static bool promise_chunks(struct pool *pool, uint64_t size, uint64_t unit)
 {
 	struct pool_figures now;
 
 	pool->promised += size;
 	if (!read_figures(pool, &now))
 		now = (struct pool_figures){0, 0};
-	uint64_t target = graph_target(pool, &now);
+	uint64_t target = rounded(graph_target(pool, &now), unit);
 	uint64_t growth = target > pool->booked ? target - pool->booked : 0;
 	if (usage_reserve(pool->card, growth, device_limits_memory(&pool->limited))) {
 		pool->booked += growth;
@@ -320,12 +382,18 @@ static bool promise(struct pool *pool, uint64_t size)
 	return false;
 }
 
+static bool promise(struct pool *pool, uint64_t size)
+{
+	return (!chunk && promise_chunks(pool, size, CHUNK)) || promise_chunks(pool, size, chunk);
+}
+
 bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const struct graph_memory *graph)
 {
 	*charge = (struct pool_charge){.pool = pool, .size = graph->size};
 	calls_begin();
 	lock_pools();
 	(void)device_limits_of(pool->device, &pool->limited);
+	note_begin(charge, pool);
 	if (graph->exec)
 		charge->size = graph_launches_begin(&pool->graph_launches, graph, &charge->graph_launch);
 	bool granted = promise(pool, charge->size) || (trim_card(pool->card) && promise(pool, charge->size));
@@ -351,6 +419,8 @@ void pools_end_graph(struct pool_charge *charge, struct graph_launch_mark mark)
 	if (charge->graph_launch)
 		graph_launches_end(charge->graph_launch, mark);
 	reconcile(pool, true);
+	if (mark.context)
+		learn_chunk(pool, charge);
 	pthread_mutex_unlock(&lock);
 	calls_end();
 }
@@ -407,6 +477,8 @@ bool pools_end(struct pool_charge *charge, struct pool *used)
 	charge->pool->promised -= charge->size;
 	if (used)
 		fits = reconcile(used, false);
+	if (used == charge->pool && charge->booked)
+		learn_chunk(used, charge);
 	if (used != charge->pool)
 		reconcile(charge->pool, true);
 	pthread_mutex_unlock(&lock);

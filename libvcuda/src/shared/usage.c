@@ -284,6 +284,15 @@ void usage_set_overhead(int card, uint64_t bytes)
 	usage_slots_leave();
 }
 
+void usage_set_unlisted(int card, uint64_t bytes)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+	int slot = usage_slots_current();
+
+	if (slot != NO_SLOT)
+		usage_region_store_unlisted(&usage->unlisted[card][slot], bytes);
+}
+
 void usage_saw_overhead(int card, uint64_t bytes)
 {
 	uint64_t *context = &((struct vgpu_usage *)atomic_load(&usage_region))->cards[card].context;
@@ -325,6 +334,14 @@ bool usage_has_room(int card, struct usage_limit limit)
 	uint64_t held = saturating_sum(totals.reserved, unbooked(&totals, UINT64_MAX, limit.overhead));
 
 	return saturating_sum(held, totals.attempting) <= limit.memory;
+}
+
+bool usage_overhead_exceeds(int card, struct usage_limit limit, uint64_t allowed)
+{
+	struct totals totals = sum_charges(atomic_load(&usage_region), card);
+
+	return totals.reserved > saturating_sum(limit.memory, allowed) &&
+	       totals.reserved - limit.memory <= totals.overhead;
 }
 
 unsigned int usage_unaccounted_count(int card)
@@ -509,9 +526,12 @@ unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list,
 		    usage_region_load(&slot->namespaces) != namespaces)
 			continue;
 		if (count < room)
-			list[count] = (struct usage_process){owner & (((uint64_t)1 << VGPU_USAGE_PID_BITS) - 1), held,
+			list[count] = (struct usage_process){owner & (((uint64_t)1 << VGPU_USAGE_PID_BITS) - 1),
+							     held,
 							     usage_region_load_overhead(&usage->overheads[card][i]),
-							     unaccounted, marks & CREATING(card)};
+							     usage_region_load_unlisted(&usage->unlisted[card][i]),
+							     unaccounted,
+							     marks & CREATING(card)};
 		count++;
 	}
 	return count;

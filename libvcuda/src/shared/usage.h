@@ -48,6 +48,9 @@ void usage_release(int card, uint64_t size);
  */
 void usage_set_overhead(int card, uint64_t bytes);
 
+/* Records how much of this process's bookings NVML lists with no process. */
+void usage_set_unlisted(int card, uint64_t bytes);
+
 /* Records that a process had so much overhead on the card, for the host. The least that was ever recorded stays. */
 void usage_saw_overhead(int card, uint64_t bytes);
 
@@ -56,6 +59,12 @@ void usage_set_unaccounted(int card, bool unaccounted);
 
 /* Whether the limit has room even for the most that the unaccounted overhead may be. */
 bool usage_has_room(int card, struct usage_limit limit);
+
+/*
+ * Whether the overhead brings the bookings to more than `allowed` beyond the limit. Not so if the allocations alone
+ * exceed it: then the limit was lowered.
+ */
+bool usage_overhead_exceeds(int card, struct usage_limit limit, uint64_t allowed);
 
 /* How many processes have unaccounted overhead. */
 unsigned int usage_unaccounted_count(int card);
@@ -79,6 +88,7 @@ struct usage_process {
 	unsigned int pid; /* in this process's pid namespace */
 	uint64_t held;
 	uint64_t overhead; /* the part of `held` that is overhead, or expected for a context in the making */
+	uint64_t unlisted; /* the part of `held` that NVML lists with no process */
 	bool unaccounted; /* the process has unaccounted overhead */
 	bool creating;    /* see usage_set_creating */
 };

@@ -38,7 +38,7 @@ static CUresult reserve(struct sim_allocation *allocation)
 {
 	CUresult result = sim_init_result(sim_ledger_reserve(allocation->card, allocation->charged));
 
-	if (result == CUDA_SUCCESS && allocation->memory == SIM_MANAGED_MEMORY && sim_state_header()->managed_unlisted)
+	if (result == CUDA_SUCCESS && allocation->memory == SIM_MANAGED_MEMORY)
 		sim_ledger_unlist(allocation->card, (int64_t)allocation->charged);
 	if (result != CUDA_ERROR_OUT_OF_MEMORY || allocation->memory != SIM_MANAGED_MEMORY)
 		return result;
@@ -48,7 +48,7 @@ static CUresult reserve(struct sim_allocation *allocation)
 
 static void release(const struct sim_allocation *allocation)
 {
-	if (allocation->memory == SIM_MANAGED_MEMORY && sim_state_header()->managed_unlisted)
+	if (allocation->memory == SIM_MANAGED_MEMORY)
 		sim_ledger_unlist(allocation->card, -(int64_t)allocation->charged);
 	sim_ledger_release(allocation->card, allocation->charged);
 }

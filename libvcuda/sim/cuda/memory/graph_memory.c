@@ -113,8 +113,12 @@ void sim_graph_memory_alloc(struct sim_context *context, CUdevice device, CUdevi
 	allocation->charged = sim_graph_memory_round(bytes, device);
 	pthread_mutex_lock(&sim_driver.lock);
 	allocation->context = context;
-	/* The launch reserved it, unless a trim came in between. */
-	if (context->alive && sim_graph_memory_reserve(device, allocation->charged) == CUDA_SUCCESS &&
+	/*
+	 * The launch reserved it, unless a trim came in between. A launch before this one may have left memory there, which
+	 * serves again.
+	 */
+	if (context->alive && !sim_allocation_at(pointer, 0) &&
+	    sim_graph_memory_reserve(device, allocation->charged) == CUDA_SUCCESS &&
 	    sim_allocation_insert(allocation)) {
 		graphs->used += allocation->charged;
 		graphs->used_high = greater_of(graphs->used_high, graphs->used);

@@ -20,7 +20,7 @@ static uint64_t larger(uint64_t a, uint64_t b)
 
 static bool is_unlisted(const struct sim_pool *pool)
 {
-	return pool->memory == SIM_MANAGED_MEMORY && sim_state_header()->managed_unlisted;
+	return pool->memory == SIM_MANAGED_MEMORY;
 }
 
 static CUresult grow(const struct sim_pool *pool, uint64_t bytes)
