@@ -7,6 +7,7 @@ them commands line by line. Needs root for the namespace, gcc, and the build (VG
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import itertools
 import os
@@ -284,6 +285,16 @@ class SimBox(Box):
 
     def cards(self) -> list[dict[str, Any]]:
         return self.simctl.read_state(self.environment["VGPU_SIM_DIR"])["cards"]  # type: ignore[no-any-return]
+
+    def forget_most_used(self) -> None:
+        """Let the cards' most_used begin anew. No process may allocate meanwhile."""
+        layout = self.simctl.layout
+        with Path(self.environment["VGPU_SIM_DIR"], "cards").open("r+b") as file:
+            for board in range(layout.MAX_CARDS):
+                file.seek(
+                    layout.File.boards.offset + board * ctypes.sizeof(layout.Board) + layout.Board.most_used.offset
+                )
+                file.write(bytes(8))
 
     @property
     def context(self) -> int:

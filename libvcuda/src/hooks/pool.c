@@ -135,6 +135,7 @@ static CUresult end_stream_ordered(struct stream_ordered *call, CUresult result,
 	if (!pools_end(&call->pooled, used) && result == CUDA_SUCCESS) {
 		if (REAL(cuMemFreeAsync, pointer, stream) != CUDA_SUCCESS)
 			(void)REAL(cuMemFree_v2, pointer);
+		graph_launches_await(stream); /* a refused call leaves nothing booked */
 		pools_reconcile();
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}

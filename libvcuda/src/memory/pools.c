@@ -44,10 +44,13 @@ struct pool {
 struct pool_figures {
 	cuuint64_t reserved;
 	cuuint64_t used;
+	uint64_t launched; /* graph memory only: what launched graphs may still take */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *pools;
+static bool may_try; /* this process finds it out; under the lock */
+static bool is_trying; /* a call does so now: one at a time; under the lock */
 static uint64_t chunk; /* of bytes, by which the driver's pools grow, once it is known; 1: as asked; under the lock */
 static atomic_bool any;
 static atomic_bool dirty;
@@ -59,6 +62,7 @@ static void pools_after_fork(void)
 	pools = NULL;
 	atomic_store(&any, false);
 	atomic_store(&dirty, false);
+	may_try = is_trying = false;
 }
 
 static void pools_watch_forks(void)
@@ -74,8 +78,13 @@ static void lock_pools(void)
 	pthread_mutex_lock(&lock);
 }
 
-static bool read_figures(const struct pool *pool, struct pool_figures *now)
+/*
+ * The launches come first: a graph that ends between the two counts twice then. The other way round, what it leaves
+ * allocated would not count at all.
+ */
+static bool read_figures(struct pool *pool, struct pool_figures *now)
 {
+	now->launched = pool->handle ? 0 : graph_launches_bytes(&pool->graph_launches);
 	if (pool->handle)
 		return REAL(cuMemPoolGetAttribute, pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
 			    &now->reserved) == CUDA_SUCCESS &&
@@ -123,8 +132,9 @@ static struct pool *find_or_add_pool(CUmemoryPool handle, CUdevice device)
 	struct pool *pool = find_pool(handle, device);
 	if (!pool)
 		pool = add_pool(handle, device);
+	bool is_known = pool && pool->card != USAGE_NO_CARD && read_figures(pool, &now);
 	pthread_mutex_unlock(&lock);
-	return pool && pool->card != USAGE_NO_CARD && read_figures(pool, &now) ? pool : NULL;
+	return is_known ? pool : NULL;
 }
 
 struct pool *pools_of_handle(CUmemoryPool handle, CUdevice device)
@@ -215,23 +225,26 @@ static uint64_t whole_chunks(uint64_t bytes)
 }
 
 /* If the pool grew for this call alone, that shows the driver's chunks. */
-static void learn_chunk(const struct pool *pool, const struct pool_charge *charge)
+static void learn_chunk(struct pool *pool, const struct pool_charge *charge)
 {
 	struct pool_figures now;
 
 	if (chunk || pool->begun != charge->begun || !read_figures(pool, &now) || now.reserved <= charge->reserved)
 		return;
-	uint64_t growth = now.reserved - charge->reserved, unit = growth & -growth;
+	uint64_t growth = now.reserved - charge->reserved, unit = LEAST_CHUNK;
 	if (growth < charge->size + LEAST_CHUNK)
-		chunk = growth >= charge->size ? 1 : 0;
-	else if (unit >= LEAST_CHUNK && unit <= MOST_CHUNK)
-		chunk = unit;
+		unit = growth >= charge->size ? 1 : 0;
+	while (unit > 1 && unit <= MOST_CHUNK && rounded(charge->size, unit) != growth)
+		unit *= 2;
+	chunk = unit <= MOST_CHUNK ? unit : 0;
+	if (chunk)
+		usage_pool_chunk_found(chunk);
 }
 
 /* Counts what launched graphs may take as if they had it: no call reports when a stream reaches an allocation node. */
 static uint64_t graph_target(struct pool *pool, const struct pool_figures *now)
 {
-	uint64_t most = now->used + graph_launches_bytes(&pool->graph_launches);
+	uint64_t most = now->used + now->launched;
 
 	if (pool->ceiling > most)
 		pool->ceiling = most;
@@ -256,13 +269,13 @@ static uint64_t target_of(struct pool *pool, const struct pool_figures *now)
  */
 static bool reconcile(struct pool *pool, bool force)
 {
-	struct pool_figures now = {0, 0};
+	struct pool_figures now = {0, 0, 0};
 	bool fits = true;
 
 	if (pool->card == USAGE_NO_CARD)
 		return true;
 	if (!read_figures(pool, &now)) /* the pool was destroyed with its context or device */
-		now = (struct pool_figures){0, 0};
+		now = (struct pool_figures){0, 0, 0};
 	uint64_t target = target_of(pool, &now);
 	if (pool->booked > target) {
 		give_back_booking(pool, pool->booked - target);
@@ -302,7 +315,7 @@ static bool trim_card(int card)
 	return found;
 }
 
-static bool has_unused_reserve(const struct pool *pool, uint64_t size)
+static bool has_unused_reserve(struct pool *pool, uint64_t size)
 {
 	struct pool_figures now;
 
@@ -317,15 +330,24 @@ static void log_refusal(const struct pool *pool, uint64_t size, struct usage_lim
 		(unsigned long long)size, pool->device, (unsigned long long)limit.memory);
 }
 
+/* Whether a call may be let through that fits only if the driver has no chunks. */
+static bool tries(void)
+{
+	if (!chunk && !may_try && !is_trying)
+		may_try = usage_pool_chunk_try();
+	return !chunk && may_try && !is_trying;
+}
+
 /* Returns what was booked. 0: there is no room. */
-static uint64_t book_growth(struct pool *pool, uint64_t size, struct usage_limit limit)
+static uint64_t book_growth(struct pool_charge *charge, struct pool *pool, uint64_t size, struct usage_limit limit)
 {
 	uint64_t growth = rounded(size, chunk ? chunk : CHUNK);
 
 	if (!usage_reserve(pool->card, growth, limit)) {
-		if (chunk || !usage_reserve(pool->card, size, limit))
+		if (!tries() || !usage_reserve(pool->card, size, limit))
 			return 0;
 		growth = size;
+		charge->tries = is_trying = true;
 	}
 	pool->booked += growth;
 	pool->under_way += growth;
@@ -334,9 +356,11 @@ static uint64_t book_growth(struct pool *pool, uint64_t size, struct usage_limit
 
 static void note_begin(struct pool_charge *charge, struct pool *pool)
 {
-	struct pool_figures now = {0, 0};
+	struct pool_figures now = {0, 0, 0};
 
 	charge->begun = ++pool->begun;
+	if (!chunk)
+		chunk = usage_pool_chunk();
 	if (!chunk)
 		(void)read_figures(pool, &now);
 	charge->reserved = now.reserved;
@@ -350,9 +374,9 @@ bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
 	(void)device_limits_of(pool->device, &pool->limited);
 	const struct usage_limit limit = device_limits_memory(&pool->limited);
 	note_begin(charge, pool);
-	charge->booked = book_growth(pool, size, limit);
+	charge->booked = book_growth(charge, pool, size, limit);
 	if (!charge->booked && trim_card(pool->card))
-		charge->booked = book_growth(pool, size, limit);
+		charge->booked = book_growth(charge, pool, size, limit);
 	bool granted = charge->booked || has_unused_reserve(pool, size);
 	if (granted)
 		pool->promised += size;
@@ -371,7 +395,7 @@ static bool promise_chunks(struct pool *pool, uint64_t size, uint64_t unit)
 
 	pool->promised += size;
 	if (!read_figures(pool, &now))
-		now = (struct pool_figures){0, 0};
+		now = (struct pool_figures){0, 0, 0};
 	uint64_t target = rounded(graph_target(pool, &now), unit);
 	uint64_t growth = target > pool->booked ? target - pool->booked : 0;
 	if (usage_reserve(pool->card, growth, device_limits_memory(&pool->limited))) {
@@ -382,9 +406,21 @@ static bool promise_chunks(struct pool *pool, uint64_t size, uint64_t unit)
 	return false;
 }
 
-static bool promise(struct pool *pool, uint64_t size)
+static bool promise(struct pool_charge *charge, struct pool *pool)
 {
-	return (!chunk && promise_chunks(pool, size, CHUNK)) || promise_chunks(pool, size, chunk);
+	if (promise_chunks(pool, charge->size, chunk ? chunk : CHUNK))
+		return true;
+	if (!tries() || !promise_chunks(pool, charge->size, 0))
+		return false;
+	charge->tries = is_trying = true;
+	return true;
+}
+
+/* Called with the lock held. */
+static void end_try(const struct pool_charge *charge)
+{
+	if (charge->tries)
+		may_try = is_trying = false; /* if that has not shown it, it is not tried again */
 }
 
 bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const struct graph_memory *graph)
@@ -396,7 +432,7 @@ bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const stru
 	note_begin(charge, pool);
 	if (graph->exec)
 		charge->size = graph_launches_begin(&pool->graph_launches, graph, &charge->graph_launch);
-	bool granted = promise(pool, charge->size) || (trim_card(pool->card) && promise(pool, charge->size));
+	bool granted = promise(charge, pool) || (trim_card(pool->card) && promise(charge, pool));
 	if (!granted) {
 		if (charge->graph_launch)
 			graph_launches_end(charge->graph_launch, (struct graph_launch_mark){NULL, NULL});
@@ -421,6 +457,7 @@ void pools_end_graph(struct pool_charge *charge, struct graph_launch_mark mark)
 	reconcile(pool, true);
 	if (mark.context)
 		learn_chunk(pool, charge);
+	end_try(charge);
 	pthread_mutex_unlock(&lock);
 	calls_end();
 }
@@ -481,6 +518,7 @@ bool pools_end(struct pool_charge *charge, struct pool *used)
 		learn_chunk(used, charge);
 	if (used != charge->pool)
 		reconcile(charge->pool, true);
+	end_try(charge);
 	pthread_mutex_unlock(&lock);
 	calls_end();
 	return fits;
@@ -541,7 +579,7 @@ bool pools_doom(CUmemoryPool handle)
 	return in_use;
 }
 
-static bool is_over(const struct pool *pool)
+static bool is_over(struct pool *pool)
 {
 	struct pool_figures now;
 

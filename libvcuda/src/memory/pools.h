@@ -24,6 +24,7 @@ struct pool_charge {
 	uint64_t size;
 	uint64_t begun;    /* how many calls had begun on the pool, this one included */
 	uint64_t reserved; /* what the pool had before the call */
+	bool tries;        /* the limit has room for what was asked, and perhaps not for what the pool takes */
 	struct graph_launch *graph_launch; /* for a graph; NULL: the call launches none */
 };
 

@@ -435,6 +435,31 @@ void usage_refused(int card)
 		__atomic_fetch_add(&usage->times[card].refusals, 1, __ATOMIC_RELAXED);
 }
 
+uint64_t usage_pool_chunk(void)
+{
+	const struct vgpu_usage *usage = atomic_load(&usage_region);
+	uint64_t found = usage ? usage_region_load(&usage->marks) >> VGPU_USAGE_CHUNK_SHIFT & UINT8_MAX : 0;
+
+	return found && found <= 64 ? (uint64_t)1 << (found - 1) : 0;
+}
+
+void usage_pool_chunk_found(uint64_t bytes)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+	uint64_t found = (uint64_t)__builtin_ctzll(bytes) + 1;
+
+	if (usage && !usage_pool_chunk())
+		__atomic_fetch_or(&usage->marks, found << VGPU_USAGE_CHUNK_SHIFT, __ATOMIC_RELAXED);
+}
+
+bool usage_pool_chunk_try(void)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+
+	return usage &&
+	       !(__atomic_fetch_or(&usage->marks, VGPU_USAGE_CHUNK_TRIED, __ATOMIC_RELAXED) & VGPU_USAGE_CHUNK_TRIED);
+}
+
 void usage_locks_refused(void)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);

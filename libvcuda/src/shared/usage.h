@@ -119,6 +119,13 @@ void usage_refused(int card);
 /* A change of contexts takes the card of `time` so long, in ns. */
 void usage_change_measured(const struct vgpu_usage_time *time, uint64_t ns);
 
+/* The bytes by which the driver's pools grow, as a process of the container has found out. 0: unknown. */
+uint64_t usage_pool_chunk(void);
+void usage_pool_chunk_found(uint64_t bytes);
+
+/* Whether no process of the container has called this before: one alone finds it out where there is no room. */
+bool usage_pool_chunk_try(void);
+
 /* A sandbox refuses the locks by which containers take turns. */
 void usage_locks_refused(void);
 
