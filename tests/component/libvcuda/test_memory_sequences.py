@@ -189,7 +189,9 @@ class History:
     def does(self, process: Process, line: str) -> None:
         assert self.ask(process, line)[0] == "0", line
 
-    def made(self, process: Process, line: str) -> int:
+    def made(self, process: Process, line: str, size: int = 0) -> int:
+        """The handle that a call gives which takes so much. Refused: it does not fit."""
+        del size
         result, key = self.ask(process, line)[:2]
         assert result == "0", line
         return int(key)
@@ -435,7 +437,7 @@ class History:
         graph = self.made(process, f"cuStreamEndCapture {stream} &")
         self.does(process, f"cuStreamDestroy_v2 {stream}")
         if pointer is not None:
-            executable = self.made(process, f"cuGraphInstantiateWithFlags & {graph} {int(leaves)}")
+            executable = self.made(process, f"cuGraphInstantiateWithFlags & {graph} {int(leaves)}", size)
             process.execs[executable] = [size * (card == process.card) for card in CARDS]
             process.leaves |= leaves
 
@@ -506,13 +508,7 @@ class History:
         return word, stream
 
     def step_context(self, process: Process) -> None:
-        line = f"{self.chance.choice(CREATES)} {process.card}"
-        context = (
-            self.made(process, line) if self.exact else self.granted(process, Memory(process.card, self.context), line)
-        )
-        if context is None:
-            return
-        process.contexts.append(context)
+        process.contexts.append(self.made(process, f"{self.chance.choice(CREATES)} {process.card}", self.context))
         self.step_array(process)
         self.step_pointer(process)
         self.check()
@@ -677,8 +673,8 @@ class Harsh(History):
         assert result == "0", line
         return int(key)
 
-    def made(self, process: Process, line: str) -> int:
-        key = self.granted(process, Memory(process.card, 0), line)
+    def made(self, process: Process, line: str, size: int = 0) -> int:
+        key = self.granted(process, Memory(process.card, size), line)
         if key is None:
             raise Refused
         return key
