@@ -258,7 +258,7 @@ static uint64_t target_of(struct pool *pool, const struct pool_figures *now)
 	if (!pool->handle)
 		return graph_target(pool, now);
 	uint64_t target = now->reserved + pool->under_way;
-	uint64_t promised = now->used + pool->promised;
+	uint64_t promised = pool->promised ? rounded(now->used + pool->promised, chunk ? chunk : CHUNK) : now->used;
 	uint64_t kept = promised < pool->booked ? promised : pool->booked;
 	return target > kept ? target : kept;
 }
