@@ -420,6 +420,7 @@ static uint64_t measure_all(int card, const uint8_t uuid[16])
 	}
 	calls_step_in(depth);
 	uint64_t size = others.creating ? usage_context_size(card) : 0;
+	others.bytes += usage_foreign_unaccounted(card);
 	return others.bytes + others.creating * (size ? size : VGPU_USAGE_UNACCOUNTED_MOST) + unaccounted_of_own(card);
 }
 

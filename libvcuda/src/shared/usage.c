@@ -528,6 +528,30 @@ bool usage_held(const uint8_t uuid[16], uint64_t unbooked_bytes, uint64_t overhe
 	return true;
 }
 
+static uint64_t own_namespaces(void)
+{
+	pthread_mutex_lock(&usage_slots_lock);
+	const uint64_t namespaces = usage_slots_identity()->namespaces;
+	pthread_mutex_unlock(&usage_slots_lock);
+	return namespaces;
+}
+
+uint64_t usage_foreign_unaccounted(int card)
+{
+	const struct vgpu_usage *usage = atomic_load(&usage_region);
+	const uint64_t namespaces = own_namespaces(), context = usage_context_size(card);
+	uint64_t missing = 0;
+
+	for (uint32_t i = 0; i < usage_slots_seen(usage); i++) {
+		const struct vgpu_usage_slot *slot = &usage->slots[i];
+		uint64_t overhead = usage_region_load_overhead(&usage->overheads[card][i]);
+		if (usage_region_load(&slot->owner) && usage_region_load(&slot->namespaces) != namespaces &&
+		    usage_region_load(&slot->unaccounted) >> card & 1 && context > overhead)
+			missing = saturating_sum(missing, context - overhead);
+	}
+	return missing;
+}
+
 unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list, unsigned int room)
 {
 	bool absent;
@@ -538,9 +562,7 @@ unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list,
 	if (card == USAGE_NO_CARD)
 		return 0;
 	usage_slots_reap_for_query(usage, card);
-	pthread_mutex_lock(&usage_slots_lock);
-	const uint64_t namespaces = usage_slots_identity()->namespaces;
-	pthread_mutex_unlock(&usage_slots_lock);
+	const uint64_t namespaces = own_namespaces();
 	for (uint32_t i = 0; i < usage_slots_seen(usage); i++) {
 		const struct vgpu_usage_slot *slot = &usage->slots[i];
 		uint64_t owner = usage_region_load(&slot->owner);

@@ -93,6 +93,12 @@ struct usage_process {
 	bool creating;    /* see usage_set_creating */
 };
 
+/*
+ * What the processes of other pid namespaces have unaccounted, of which no NVML list tells: the size of a context each, as
+ * far as it is known.
+ */
+uint64_t usage_foreign_unaccounted(int card);
+
 /* Lists the living processes of this pid namespace that hold something of the card. Returns their number. */
 unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list, unsigned int room);
 
