@@ -238,15 +238,20 @@ class Box:
         return clients
 
     def caller(self, device: int = 0, level: str = "error") -> Client:
-        """A client for any call (tests/data/cuda/calls.py), with a context on the device."""
+        """The same with a context on the device."""
+        client = self.uninitialized(level)
+        assert client.numbers("cuInit 0") == (0,), self.log
+        result, context = client.numbers(f"cuDevicePrimaryCtxRetain & {device}")
+        assert (result, client.numbers(f"cuCtxSetCurrent {context}")) == (0, (0,))
+        return client
+
+    def uninitialized(self, level: str = "error") -> Client:
+        """A client for any call (tests/data/cuda/calls.py)."""
         environment = {**self.environment, "VGPU_LOG_LEVEL": level}
         command = self.command(sys.executable, "-S", str(SOURCES / "calls.py"))
         client = Client(command, environment, self.path / "log")
         self.clients.append(client)
         assert client.receive() == ["ready"], self.log
-        assert client.numbers("cuInit 0") == (0,), self.log
-        result, context = client.numbers(f"cuDevicePrimaryCtxRetain & {device}")
-        assert (result, client.numbers(f"cuCtxSetCurrent {context}")) == (0, (0,))
         return client
 
     def opened(self, how: str = "local", level: str = "error", device: int = 0) -> Client:

@@ -118,7 +118,15 @@ class History:
     """A random program: `step` makes one step of it, and `check` compares."""
 
     exact = True  #: the driver takes what it is asked for
-    unused: tuple[str, ...] = ("code", "stack", "streams", "blocks", "storm", "kill")  #: steps of other drivers
+    unused: tuple[str, ...] = (
+        "code",
+        "stack",
+        "streams",
+        "blocks",
+        "workers",
+        "storm",
+        "kill",
+    )  #: steps of other drivers
     some_limits: tuple[int, ...] = (64, 256, 512, 1024, 1536)  #: in MiB
     context = 0  #: what one takes
 
@@ -596,6 +604,19 @@ class History:
             stream = self.granted(process, Memory(process.card, 0), f"cuStreamCreate & {NON_BLOCKING}")
             if stream is not None and self.chance.random() < 0.5:
                 self.does(process, f"cuStreamDestroy_v2 {stream}")
+
+    def step_workers(self, process: Process) -> None:
+        """Short programs follow one another, each while the driver tears down what those before it held."""
+        workers = [self.box.uninitialized() for _ in range(self.chance.randrange(1, 6))]
+        for worker in workers:
+            worker.does("cuInit 0")
+            result = worker.numbers(f"cuDevicePrimaryCtxRetain & {process.card}")[0]
+            self.lines.append(f"a worker's context: {result}")
+            assert result == 0 or not self.fits(process.card, self.context), "refused, though it fits"
+            assert worker.process.stdin
+            worker.process.stdin.close()
+        for worker in workers:
+            worker.close()
 
     def storm(self, process: Process, killed: bool = False) -> None:
         """All processes make calls from several threads at once."""
