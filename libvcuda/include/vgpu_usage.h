@@ -19,6 +19,7 @@
  * What the driver takes by itself (contexts, code) is booked in `reserved` when the owner has queried NVML, and
  * `overheads` is how much of `reserved` that is. Until then a bit in `unaccounted` marks it: it counts as
  * VGPU_USAGE_UNACCOUNTED_MOST bytes. Only a process that then finds no room queries NVML, for all such processes.
+ * `unlisted` is how much of `reserved` NVML lists with no process: managed memory, and what only descriptors keep.
  *
  * The container's processes share time on a card (docs/compute-limit.md) in the same way. `level` is the container's
  * tokens. What a process has reserved for work under way stands in its slot, so that a dead process's reservation is
@@ -37,8 +38,11 @@
 #define VGPU_USAGE_COUNTS ((uint64_t)1)         /* libvcuda counts `throttled`, `refusals` and `waits` */
 #define VGPU_USAGE_LOCKS_REFUSED ((uint64_t)2)  /* a sandbox refuses the locks by which containers take turns */
 #define VGPU_USAGE_WAITS_REFUSED ((uint64_t)4)  /* it refuses the waits by which they are woken */
+#define VGPU_USAGE_CHUNK_TRIED ((uint64_t)8)    /* a process finds out by how much pools grow */
+#define VGPU_USAGE_CHUNK_SHIFT 8u /* of `marks`: 1 + log2 of the bytes by which pools grow; 0: unknown */
 #define VGPU_USAGE_CHANGE_SHIFT 8u
 #define VGPU_USAGE_OVERHEAD_UNIT 4096u
+#define VGPU_USAGE_UNLISTED_UNIT ((uint64_t)2 << 20)
 #define VGPU_USAGE_UNACCOUNTED_MOST ((uint64_t)1 << 30) /* a context of current cards and much code */
 
 #define VGPU_USAGE_CREATING_SHIFT 32u /* of `unaccounted`: the bits of contexts that are being made */
@@ -113,9 +117,10 @@ struct vgpu_usage {
 	uint32_t overheads[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS]; /* in VGPU_USAGE_OVERHEAD_UNIT, rounded up */
 	struct vgpu_usage_time times[VGPU_LIMITS_MAX_CARDS];
 	struct vgpu_usage_flight flights[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];
+	uint16_t unlisted[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS]; /* in VGPU_USAGE_UNLISTED_UNIT, rounded up */
 };
 
-_Static_assert(sizeof(struct vgpu_usage) == 64 + 32 * 32 + 1024 * 40 + 32 * 1024 * (16 + 4 + 8) + 32 * 128,
+_Static_assert(sizeof(struct vgpu_usage) == 64 + 32 * 32 + 1024 * 40 + 32 * 1024 * (16 + 4 + 8 + 2) + 32 * 128,
 	       "vgpu_usage");
 _Static_assert(sizeof(struct vgpu_usage) < 1 << 20, "vgpu_usage fits a tmpfs of 1 MiB");
 

@@ -7,6 +7,7 @@ them commands line by line. Needs root for the namespace, gcc, and the build (VG
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import itertools
 import os
@@ -237,15 +238,20 @@ class Box:
         return clients
 
     def caller(self, device: int = 0, level: str = "error") -> Client:
-        """A client for any call (tests/data/cuda/calls.py), with a context on the device."""
+        """The same with a context on the device."""
+        client = self.uninitialized(level)
+        assert client.numbers("cuInit 0") == (0,), self.log
+        result, context = client.numbers(f"cuDevicePrimaryCtxRetain & {device}")
+        assert (result, client.numbers(f"cuCtxSetCurrent {context}")) == (0, (0,))
+        return client
+
+    def uninitialized(self, level: str = "error") -> Client:
+        """A client for any call (tests/data/cuda/calls.py)."""
         environment = {**self.environment, "VGPU_LOG_LEVEL": level}
         command = self.command(sys.executable, "-S", str(SOURCES / "calls.py"))
         client = Client(command, environment, self.path / "log")
         self.clients.append(client)
         assert client.receive() == ["ready"], self.log
-        assert client.numbers("cuInit 0") == (0,), self.log
-        result, context = client.numbers(f"cuDevicePrimaryCtxRetain & {device}")
-        assert (result, client.numbers(f"cuCtxSetCurrent {context}")) == (0, (0,))
         return client
 
     def opened(self, how: str = "local", level: str = "error", device: int = 0) -> Client:
@@ -284,6 +290,16 @@ class SimBox(Box):
 
     def cards(self) -> list[dict[str, Any]]:
         return self.simctl.read_state(self.environment["VGPU_SIM_DIR"])["cards"]  # type: ignore[no-any-return]
+
+    def forget_most_used(self) -> None:
+        """Let the cards' most_used begin anew. No process may allocate meanwhile."""
+        layout = self.simctl.layout
+        with Path(self.environment["VGPU_SIM_DIR"], "cards").open("r+b") as file:
+            for board in range(layout.MAX_CARDS):
+                file.seek(
+                    layout.File.boards.offset + board * ctypes.sizeof(layout.Board) + layout.Board.most_used.offset
+                )
+                file.write(bytes(8))
 
     @property
     def context(self) -> int:

@@ -38,6 +38,8 @@ SLOT = Struct("=QQQQQ")
 CHARGE = Struct("=QQ")
 OVERHEAD = Struct("=I")
 OVERHEAD_UNIT = 4096
+UNLISTED = Struct("=H")
+UNLISTED_UNIT = 2 << 20
 TIME = Struct("=q11Q32x")
 COUNTS = Struct("=Q6I")
 COUNTS_OFFSET = 96  #: in a time
@@ -48,7 +50,8 @@ CHARGES_OFFSET = CARDS_END + SLOTS * SLOT.size
 OVERHEADS_OFFSET = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size
 TIMES_OFFSET = OVERHEADS_OFFSET + MAX_CARDS * SLOTS * OVERHEAD.size
 FLIGHTS_OFFSET = TIMES_OFFSET + MAX_CARDS * TIME.size
-SIZE = FLIGHTS_OFFSET + MAX_CARDS * SLOTS * FLIGHT.size
+UNLISTED_OFFSET = FLIGHTS_OFFSET + MAX_CARDS * SLOTS * FLIGHT.size  #: a region of an earlier libvcuda ends here
+SIZE = UNLISTED_OFFSET + MAX_CARDS * SLOTS * UNLISTED.size
 
 #: A new region: this, and zeros up to SIZE.
 BEGINNING = HEADER.pack(IDENTITY, 0)
@@ -61,13 +64,14 @@ def decode(data: bytes, source: str = "usage", ended: frozenset[int] = frozenset
     """
     return {
         uuid: sum(reserved for slot, (_, reserved) in enumerate(charges) if slot not in ended)
-        for uuid, charges, _ in _cards(data, source)
+        for uuid, charges, *_ in _cards(data, source)
     }
 
 
 def owners(data: bytes, source: str = "usage") -> list[Owner]:
     """The owners of the slots that hold something of a card; VgpuError when `data` is no region."""
-    charged = {slot for _, charges, _ in _cards(data, source) for slot, (_, reserved) in enumerate(charges) if reserved}
+    charges = [rows for _, rows, *_ in _cards(data, source)]
+    charged = {slot for rows in charges for slot, (_, reserved) in enumerate(rows) if reserved}
     found = []
     for slot in sorted(charged):
         owner, namespaces, *_ = SLOT.unpack_from(data, CARDS_END + slot * SLOT.size)
@@ -103,12 +107,26 @@ def allocated(data: bytes, source: str = "usage", ended: frozenset[int] = frozen
             for slot, ((_, reserved), (units,)) in enumerate(zip(charges, overheads))
             if slot not in ended
         )
-        for uuid, charges, overheads in _cards(data, source)
+        for uuid, charges, overheads, _ in _cards(data, source)
     }
 
 
-def _cards(data: bytes, source: str) -> Iterator[tuple[str, Rows, Rows]]:
-    """Each card's uuid, its slots' charges (attempted, reserved) and their overheads."""
+def listed(data: bytes, source: str = "usage", ended: frozenset[int] = frozenset()) -> dict[str, int]:
+    """The same without what NVML lists with no process: managed memory, and what only descriptors keep."""
+    return {
+        uuid: sum(
+            max(0, reserved - overhead * OVERHEAD_UNIT - hidden * UNLISTED_UNIT)
+            for slot, ((_, reserved), (overhead,), (hidden,)) in enumerate(zip(charges, overheads, unlisted))
+            if slot not in ended
+        )
+        for uuid, charges, overheads, unlisted in _cards(data, source)
+    }
+
+
+def _cards(data: bytes, source: str) -> Iterator[tuple[str, Rows, Rows, Rows]]:
+    """Each card's uuid, its slots' charges (attempted, reserved), overheads, and what NVML does not list."""
+    if len(data) == UNLISTED_OFFSET:
+        data = data.ljust(SIZE, b"\0")
     if len(data) != SIZE or HEADER.unpack_from(data)[0] != IDENTITY:
         raise VgpuError(source, expected=f"a usage region of {SIZE} bytes", found=f"{len(data)} bytes")
     slots = min(HEADER.unpack_from(data)[1], SLOTS)
@@ -116,7 +134,8 @@ def _cards(data: bytes, source: str) -> Iterator[tuple[str, Rows, Rows]]:
         key, uuid = CARD.unpack_from(data, HEADER.size + index * CARD.size)
         if key:
             charges = _rows(data, CHARGES_OFFSET, CHARGE, index, slots)
-            yield uuid_text(uuid), charges, _rows(data, OVERHEADS_OFFSET, OVERHEAD, index, slots)
+            overheads = _rows(data, OVERHEADS_OFFSET, OVERHEAD, index, slots)
+            yield uuid_text(uuid), charges, overheads, _rows(data, UNLISTED_OFFSET, UNLISTED, index, slots)
 
 
 def _rows(data: bytes, offset: int, row: Struct, card: int, slots: int) -> Rows:

@@ -41,13 +41,13 @@ static unsigned percent_of(const struct sim_board *board, uint64_t period)
 
 	if (board->period[at] != period)
 		return 0;
-	uint64_t percent = board->period_ns[at] / (sim_state_timing()->period_ns / 100);
+	uint64_t percent = board->period_ns[at] / (sim_state_header()->period_ns / 100);
 	return percent > 100 ? 100 : (unsigned)percent;
 }
 
 static unsigned load_of(const struct sim_board *board)
 {
-	return percent_of(board, sim_clock_now() / sim_state_timing()->period_ns - 1);
+	return percent_of(board, sim_clock_now() / sim_state_header()->period_ns - 1);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)

@@ -110,6 +110,29 @@ enum sim_status sim_ledger_card_status(unsigned card)
 	return is_lost ? SIM_LOST : SIM_OK;
 }
 
+static void unlist(struct sim_slot *slot, unsigned card, int64_t change)
+{
+	__atomic_store_n(&slot->unlisted[card], slot->unlisted[card] + (uint64_t)change, __ATOMIC_RELAXED);
+}
+
+static uint64_t context_bytes(const struct sim_file *file, unsigned card, const struct sim_slot *slot)
+{
+	const struct sim_header *header = sim_state_header();
+	uint64_t spread = (slot - file->slots) % 2 ? header->context_spread_bytes : 0;
+
+	return sim_state_card(card)->context + header->context_unlisted_bytes + spread;
+}
+
+static enum sim_status attach(struct sim_file *file, unsigned card, struct sim_slot *slot)
+{
+	if (slot->context[card] && !sim_state_header()->each_context)
+		return SIM_OK;
+	enum sim_status status = charge(file, card, &slot->context[card], context_bytes(file, card, slot));
+	if (status == SIM_OK)
+		unlist(slot, card, sim_state_header()->context_unlisted_bytes);
+	return status;
+}
+
 enum sim_status sim_ledger_attach(unsigned card)
 {
 	struct sim_file *file;
@@ -118,20 +141,41 @@ enum sim_status sim_ledger_attach(unsigned card)
 	if (status != SIM_OK)
 		return status;
 	status = file->boards[card].is_lost == SIM_LOST_MARK ? SIM_LOST : sim_slots_ensure(file);
-	if (status == SIM_OK && file->slots[sim_slots_own()].context[card] == 0)
-		status = charge(file, card, &file->slots[sim_slots_own()].context[card], sim_state_card(card)->context);
+	if (status == SIM_OK)
+		status = attach(file, card, &file->slots[sim_slots_own()]);
 	sim_state_unlock();
 	return status;
 }
 
-void sim_ledger_detach(unsigned card)
+static void detach(const struct sim_file *file, unsigned card, struct sim_slot *slot)
+{
+	uint64_t bytes = context_bytes(file, card, slot);
+
+	if (slot->context[card] < bytes)
+		return;
+	__atomic_store_n(&slot->context[card], slot->context[card] - bytes, __ATOMIC_RELAXED);
+	unlist(slot, card, -(int64_t)sim_state_header()->context_unlisted_bytes);
+}
+
+void sim_ledger_detach(unsigned card, bool is_last)
 {
 	struct sim_file *file;
 
-	if (sim_state_lock(&file) != SIM_OK)
+	if ((!is_last && !sim_state_header()->each_context) || sim_state_lock(&file) != SIM_OK)
 		return;
 	if (sim_slots_own() >= 0)
-		__atomic_store_n(&file->slots[sim_slots_own()].context[card], 0, __ATOMIC_RELAXED);
+		detach(file, card, &file->slots[sim_slots_own()]);
+	sim_state_unlock();
+}
+
+void sim_ledger_unlist(unsigned card, int64_t change)
+{
+	struct sim_file *file;
+
+	if (!change || sim_state_lock(&file) != SIM_OK)
+		return;
+	if (sim_slots_own() >= 0)
+		unlist(&file->slots[sim_slots_own()], card, change);
 	sim_state_unlock();
 }
 
@@ -177,7 +221,8 @@ static void describe(const struct sim_slot *slot, unsigned card, pid_t pid, stru
 {
 	process->pid = pid ? pid : slot->pid;
 	process->known = pid != 0;
-	process->used = add(slot->allocated[card], slot->context[card]);
+	uint64_t used = add(slot->allocated[card], slot->context[card]);
+	process->used = used > slot->unlisted[card] ? used - slot->unlisted[card] : 0;
 	memcpy(process->command, slot->command, sizeof process->command);
 	process->command[sizeof process->command - 1] = 0;
 }

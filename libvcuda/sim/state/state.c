@@ -208,7 +208,7 @@ bool sim_state_linked(unsigned a, unsigned b)
 	return has_link(a, b) || (has_link(a, SIM_LINK_SWITCH) && has_link(b, SIM_LINK_SWITCH));
 }
 
-const struct sim_header *sim_state_timing(void)
+const struct sim_header *sim_state_header(void)
 {
 	return &header;
 }

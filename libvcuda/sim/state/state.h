@@ -26,7 +26,7 @@
 #include <sys/types.h>
 
 #define SIM_MAGIC "vgpu-sim"
-#define SIM_VERSION 5u
+#define SIM_VERSION 6u
 #define SIM_MAX_CARDS 16u
 #define SIM_MAX_SLOTS 1024u
 #define SIM_MAX_LINKS 18u
@@ -66,7 +66,18 @@ struct sim_header {
 	uint32_t event_turn;    /* 1: a stream reaches events and values only while its context has the card */
 	uint32_t late_ns;       /* how late a program's thread wakes, on average */
 	uint32_t cpu_percent;   /* the part of each 100 ms in which a program's threads run; 0: all of it */
-	uint8_t reserved[172];
+	/* What the driver takes beside what is asked for; 0: nothing. README.md has each one's source. */
+	uint32_t block_bytes; /* memory comes in blocks of so many; requests up to half of one share a block */
+	uint32_t pool_chunk_bytes; /* pools and graph memory grow by so many */
+	uint32_t context_unlisted_bytes; /* part of a context that NVML lists with no process */
+	uint32_t context_spread_bytes; /* the contexts of every other process take so many more */
+	uint32_t each_context; /* 1: each context of a process costs, not only its first one on a card */
+	uint32_t teardown_ms; /* how long a process that exits keeps its memory */
+	uint32_t function_bytes; /* code that comes with a function's first launch */
+	uint32_t graph_node_bytes; /* of an executable graph, kept for the next one */
+	uint32_t stacks; /* 1: a larger stack costs its growth for each thread that the card can run */
+	uint32_t stream_bytes;
+	uint8_t reserved[132];
 };
 
 struct sim_card {
@@ -107,6 +118,7 @@ struct sim_slot {
 	uint32_t group; /* $VGPU_SIM_GROUP: which container the process stands for, for tests */
 	char command[16];
 	uint64_t allocated[SIM_MAX_CARDS];
+	uint64_t unlisted[SIM_MAX_CARDS]; /* of both others, the bytes that NVML does not list with the process */
 	uint64_t context[SIM_MAX_CARDS];
 	uint64_t busy_ns[SIM_MAX_CARDS]; /* how long its kernels have run, exactly; tests compare a limiter with it */
 	uint32_t wake; /* a futex: something has changed for this process */
@@ -230,7 +242,7 @@ struct sim_file {
 
 _Static_assert(sizeof(struct sim_header) == 256, "sim_header");
 _Static_assert(sizeof(struct sim_card) == 512, "sim_card");
-_Static_assert(sizeof(struct sim_slot) == 512, "sim_slot");
+_Static_assert(sizeof(struct sim_slot) == 640, "sim_slot");
 _Static_assert(sizeof(struct sim_board) == 12288, "sim_board");
 _Static_assert(sizeof(struct sim_timeline) == 51200, "sim_timeline");
 
@@ -250,7 +262,7 @@ enum sim_driver_state { SIM_LOADED, SIM_UNLOADED, SIM_OTHER_VERSION };
 
 struct sim_process {
 	pid_t pid; /* in the caller's PID namespace where the kernel can map it, else as the owner wrote it */
-	uint64_t used; /* bytes, including its contexts */
+	uint64_t used; /* bytes, including its contexts, that NVML lists */
 	char command[16];
 	bool known; /* the kernel can see the process from the caller's PID namespace */
 };
@@ -276,11 +288,13 @@ enum sim_status sim_ledger_driver_status(void);
 /* The present state of one card: the driver's state or SIM_LOST. */
 enum sim_status sim_ledger_card_status(unsigned card);
 
-/* The ledger. A process gets its slot with its first context. */
+/* The ledger. A process gets its slot with its first context. Each attach is for a context. */
 enum sim_status sim_ledger_attach(unsigned card);
-void sim_ledger_detach(unsigned card);
+void sim_ledger_detach(unsigned card, bool is_last);
 enum sim_status sim_ledger_reserve(unsigned card, uint64_t bytes);
 void sim_ledger_release(unsigned card, uint64_t bytes);
+/* So many more of this process's bytes are not listed with it. */
+void sim_ledger_unlist(unsigned card, int64_t change);
 enum sim_status sim_ledger_used(unsigned card, uint64_t *bytes);
 /* Memory of this process is exported. Returns its number; -1: it cannot be recorded. */
 int sim_shares_add(unsigned card, uint64_t bytes, uint32_t *generation);
@@ -298,8 +312,8 @@ enum sim_status sim_ledger_board(unsigned card, struct sim_board *board);
 /* The pid of the slot's owner if the slot still has this token; 0: the owner is gone. */
 pid_t sim_ledger_pid_of(unsigned slot, uint64_t token);
 
-/* How long time slices, changes of context and kernels take. */
-const struct sim_header *sim_state_timing(void);
+/* How long time slices, changes of context and kernels take, and what the driver takes by itself. */
+const struct sim_header *sim_state_header(void);
 
 /* Processes with a context on the card: stores at most `size`, counts all. */
 enum sim_status sim_ledger_processes(unsigned card, struct sim_process *list, unsigned size, unsigned *count);

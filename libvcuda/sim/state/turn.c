@@ -71,8 +71,8 @@ static void grant(struct sim_board *board, const struct sim_turn_holder *who, ui
 	bool changes = !same(&board->last, who);
 
 	board->holder = board->last = *who;
-	board->since = at + (changes ? sim_state_timing()->switch_ns : 0);
-	board->until = board->since + sim_state_timing()->slice_ns;
+	board->since = at + (changes ? sim_state_header()->switch_ns : 0);
+	board->until = board->since + sim_state_header()->slice_ns;
 	board->switches += changes;
 }
 
@@ -110,10 +110,10 @@ static void report(struct sim_file *file, const struct sim_board *board, const s
 	 * Whatever the file contains, the process looks again soon, because the holder may have died, but not at once. In
 	 * virtual time all processes would look at the same instant, for a death that hardly ever happens.
 	 */
-	uint64_t early = now + sim_state_timing()->slice_ns / 4;
-	uint64_t late = now + 2u * (uint64_t)sim_state_timing()->slice_ns;
+	uint64_t early = now + sim_state_header()->slice_ns / 4;
+	uint64_t late = now + 2u * (uint64_t)sim_state_header()->slice_ns;
 	if (!slice->mine && sim_timeline)
-		slice->until = now + VIRTUAL_PATIENCE * (uint64_t)sim_state_timing()->slice_ns;
+		slice->until = now + VIRTUAL_PATIENCE * (uint64_t)sim_state_header()->slice_ns;
 	else if (!slice->mine)
 		slice->until = slice->until < early ? early : slice->until > late ? late : slice->until;
 	slice->word = &file->slots[sim_slots_own()].wake;
@@ -131,12 +131,12 @@ static void ask(struct sim_file *file, unsigned card, const struct sim_turn_hold
 	/* The file may contain anything: a slice that would end in the far future is not valid. */
 	if (!free &&
 	    (now > board->until + GRACE_NS ||
-	     board->until > now + 10u * (uint64_t)sim_state_timing()->slice_ns + sim_state_timing()->switch_ns))
+	     board->until > now + 10u * (uint64_t)sim_state_header()->slice_ns + sim_state_header()->switch_ns))
 		free = !lives(file, &board->holder) || board->until > now;
 	if (same(&board->holder, me))
 		return;
 	bool is_new = wait_in_line(board, me);
-	uint32_t idle = sim_state_timing()->wake_ns;
+	uint32_t idle = sim_state_header()->wake_ns;
 	if (!free && is_new && idle && now - left_at[card] >= idle && board->until > now) {
 		board->until = now > board->since ? now : board->since;
 		sim_clock_wake_word(&file->slots[board->holder.slot].wake);
@@ -227,7 +227,7 @@ static void note_sample(struct sim_file *file, struct sim_board *board, uint64_t
 	*sample = (struct sim_sample){
 		.time_us = sim_clock_realtime_us(),
 		.slot = (uint32_t)sim_slots_own(),
-		.busy_permille = (uint32_t)(busy_ns * 1000 / sim_state_timing()->period_ns),
+		.busy_permille = (uint32_t)(busy_ns * 1000 / sim_state_header()->period_ns),
 		.token = file->slots[sim_slots_own()].token,
 	};
 	board->sample_count++;
@@ -275,8 +275,8 @@ void sim_turn_account(unsigned card, uint64_t from, uint64_t to)
 		board->busy_ns += to - from;
 		file->slots[sim_slots_own()].busy_ns[card] += to - from;
 		while (from < to) {
-			uint64_t number = from / sim_state_timing()->period_ns;
-			uint64_t end = (number + 1) * sim_state_timing()->period_ns;
+			uint64_t number = from / sim_state_header()->period_ns;
+			uint64_t end = (number + 1) * sim_state_header()->period_ns;
 			end = end < to ? end : to;
 			add_to_period(file, board, card, number, end - from);
 			from = end;

@@ -90,7 +90,7 @@ static uint32_t first_due(void)
 	uint32_t first = NONE, high = thread_high();
 	uint64_t due = SIM_NEVER;
 
-	if (__atomic_load_n(&sim_timeline->process_count, __ATOMIC_SEQ_CST) < sim_state_timing()->parties)
+	if (__atomic_load_n(&sim_timeline->process_count, __ATOMIC_SEQ_CST) < sim_state_header()->parties)
 		return NONE;
 	for (uint32_t i = 0; i < high; i++) {
 		uint64_t time = due_of(i);
@@ -484,7 +484,7 @@ static uint64_t exponential(uint64_t mean, uint64_t seed)
 /* The first time from `due` on at which the process may run: `cpu_percent`. Its rank says when its periods begin. */
 static uint64_t within_quota(uint64_t due)
 {
-	uint32_t percent = sim_state_timing()->cpu_percent;
+	uint32_t percent = sim_state_header()->cpu_percent;
 	uint64_t at = (due + mixed(sim_timeline->processes[process].rank + 1u)) % QUOTA_NS;
 
 	return percent && at >= percent * (QUOTA_NS / 100) ? due + QUOTA_NS - at : due;
@@ -493,7 +493,7 @@ static uint64_t within_quota(uint64_t due)
 /* A thread of a program that uses cards goes on when it gets a CPU. Its number and the time say how late it wakes. */
 static void await_cpu(bool was_woken)
 {
-	uint64_t mean = sim_state_timing()->late_ns, now = sim_virtual_now(), due = now;
+	uint64_t mean = sim_state_header()->late_ns, now = sim_virtual_now(), due = now;
 
 	if (sim_realtime_stays() || sim_slots_own() < 0)
 		return;

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 
 MAGIC = b"vgpu-sim"
-VERSION = 5
+VERSION = 6
 MAX_CARDS = 16
 MAX_SLOTS = 1024
 MAX_LINKS = 18
@@ -58,7 +58,17 @@ class Header(ctypes.Structure):
         ("event_turn", ctypes.c_uint32),
         ("late_ns", ctypes.c_uint32),
         ("cpu_percent", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 172),
+        ("block_bytes", ctypes.c_uint32),
+        ("pool_chunk_bytes", ctypes.c_uint32),
+        ("context_unlisted_bytes", ctypes.c_uint32),
+        ("context_spread_bytes", ctypes.c_uint32),
+        ("each_context", ctypes.c_uint32),
+        ("teardown_ms", ctypes.c_uint32),
+        ("function_bytes", ctypes.c_uint32),
+        ("graph_node_bytes", ctypes.c_uint32),
+        ("stacks", ctypes.c_uint32),
+        ("stream_bytes", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 132),
     )
 
 
@@ -103,6 +113,7 @@ class Slot(ctypes.Structure):
         ("group", ctypes.c_uint32),
         ("command", ctypes.c_char * 16),
         ("allocated", ctypes.c_uint64 * MAX_CARDS),
+        ("unlisted", ctypes.c_uint64 * MAX_CARDS),
         ("context", ctypes.c_uint64 * MAX_CARDS),
         ("busy_ns", ctypes.c_uint64 * MAX_CARDS),
         ("wake", ctypes.c_uint32),

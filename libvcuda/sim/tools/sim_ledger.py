@@ -45,6 +45,20 @@ DEFAULT_TIMING = {
     "cpu_percent": 0,
 }
 
+# What the driver takes beside what is asked for. Profiles give bytes, the header's fields.
+DEFAULT_MEMORY = {
+    "block_bytes": 0,
+    "pool_chunk_bytes": 0,
+    "context_unlisted_bytes": 0,
+    "context_spread_bytes": 0,
+    "each_context": 0,
+    "teardown_ms": 0,
+    "function_bytes": 0,
+    "graph_node_bytes": 0,
+    "stacks": 0,
+    "stream_bytes": 0,
+}
+
 # Not zero, so that the difference to a much earlier time is not negative.
 VIRTUAL_BEGIN_NS = 1000 * 10**9
 
@@ -70,10 +84,9 @@ def make_state(
     file.header.card_count = len(loaded["cards"])
     file.header.slot_count = MAX_SLOTS
     file.header.device_nodes = int(wants_nodes(loaded, device_nodes))
-    timing = {**DEFAULT_TIMING, **loaded.get("timing", {})}
-    if unknown := timing.keys() - DEFAULT_TIMING.keys():
-        raise SimError(f"timing: unknown {', '.join(sorted(unknown))}, expected {', '.join(DEFAULT_TIMING)}")
-    for name, value in timing.items():
+    for name, value in _section(loaded, "memory", DEFAULT_MEMORY).items():
+        setattr(file.header, name, value)
+    for name, value in _section(loaded, "timing", DEFAULT_TIMING).items():
         field = "period_ns" if name == "sample_us" else name.replace("_us", "_ns")
         setattr(file.header, field, round(value * 1000) if name.endswith("_us") else value)
     file.header.is_virtual = int(clock == "virtual")
@@ -86,6 +99,13 @@ def make_state(
     for name, content in (("slots", b""), ("cards", bytes(file))):
         _write_shared(os.path.join(directory, name), content)
     return directory
+
+
+def _section(profile: dict[str, Any], name: str, defaults: dict[str, int]) -> dict[str, int]:
+    values = {**defaults, **profile.get(name, {})}
+    if unknown := values.keys() - defaults.keys():
+        raise SimError(f"{name}: unknown {', '.join(sorted(unknown))}, expected {', '.join(defaults)}")
+    return values
 
 
 def _write_shared(path: str, content: bytes) -> None:

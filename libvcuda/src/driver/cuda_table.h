@@ -110,6 +110,11 @@
 	HOOK(cuModuleLoadDataEx, cuModuleLoadDataEx, 2010, ANY) \
 	HOOK(cuModuleLoadFatBinary, cuModuleLoadFatBinary, 2000, ANY) \
 	HOOK(cuModuleUnload, cuModuleUnload, 2000, ANY) \
+	HOOK(cuModuleGetFunction, cuModuleGetFunction, 2000, ANY) \
+	HOOK(cuFuncLoad, cuFuncLoad, 12040, ANY) \
+	HOOK(cuLibraryGetModule, cuLibraryGetModule, 12000, ANY) \
+	HOOK(cuLibraryGetKernel, cuLibraryGetKernel, 12000, ANY) \
+	HOOK(cuKernelGetFunction, cuKernelGetFunction, 12000, ANY) \
 	HOOK(cuLibraryLoadData, cuLibraryLoadData, 12000, ANY) \
 	HOOK(cuLibraryLoadFromFile, cuLibraryLoadFromFile, 12000, ANY) \
 	HOOK(cuLibraryUnload, cuLibraryUnload, 12000, ANY) \
@@ -267,6 +272,8 @@
 	HOOK(cuMemPrefetchBatchAsync_ptsz, cuMemPrefetchBatchAsync, 13000, PER_THREAD) \
 	HOOK(cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync, 13000, LEGACY) \
 	HOOK(cuMemDiscardAndPrefetchBatchAsync_ptsz, cuMemDiscardAndPrefetchBatchAsync, 13000, PER_THREAD) \
+	HOOK(cuStreamCreate, cuStreamCreate, 2000, ANY) \
+	HOOK(cuStreamCreateWithPriority, cuStreamCreateWithPriority, 5050, ANY) \
 	HOOK(cuStreamDestroy, cuStreamDestroy, 2000, ANY) \
 	HOOK(cuStreamDestroy_v2, cuStreamDestroy, 4000, ANY) \
 	HOOK(cuStreamBeginCapture, cuStreamBeginCapture, 10000, LEGACY) \
@@ -291,6 +298,8 @@
 	CALL(cuDeviceGetCount) \
 	CALL(cuCtxGetCurrent) \
 	CALL(cuCtxGetDevice) \
+	CALL(cuCtxGetLimit) \
+	CALL(cuDeviceGetAttribute) \
 	CALL(cuCtxFromGreenCtx) \
 	CALL(cuCtxPushCurrent_v2) \
 	CALL(cuCtxPopCurrent_v2) \

@@ -12,6 +12,7 @@
 #include "memory/charge.h"
 #include "memory/context_lock.h"
 #include "memory/context_overhead.h"
+#include "memory/first_uses.h"
 #include "memory/pools.h"
 #include "shared/device_limits.h"
 #include "shared/guard.h"
@@ -302,30 +303,84 @@ static CUresult follow_up(CUresult result, void (*follow)(CUdevice device))
 	return result;
 }
 
+enum { LIMIT_STACK_SIZE = 0, MULTIPROCESSORS = 16, THREADS_PER_MULTIPROCESSOR = 39 }; /* CUlimit, CUdevice_attribute */
+
+/* A card has a stack of the largest size that was asked for, for each thread that it can run (docs/reality.md). */
+static uint64_t stack_growth(size_t size)
+{
+	int multiprocessors, threads;
+	CUdevice device;
+	size_t before;
+
+	if (!device_limits_current_device(&device) || REAL(cuCtxGetLimit, &before, LIMIT_STACK_SIZE) != CUDA_SUCCESS ||
+	    size <= before || REAL(cuDeviceGetAttribute, &multiprocessors, MULTIPROCESSORS, device) != CUDA_SUCCESS ||
+	    REAL(cuDeviceGetAttribute, &threads, THREADS_PER_MULTIPROCESSOR, device) != CUDA_SUCCESS)
+		return 0;
+	return (uint64_t)multiprocessors * (uint64_t)threads * (size - before);
+}
+
+/* The stacks are part of NVML's figure, so their booking ends when that is looked up. */
+static CUresult set_stack_size(size_t size)
+{
+	struct charge charge;
+	uint64_t growth = GUARDED(stack_growth(size));
+	CUresult result = charge_begin(&charge, growth);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuCtxSetLimit, LIMIT_STACK_SIZE, size);
+	(void)charge_end(&charge, CUDA_ERROR_OUT_OF_MEMORY, 0);
+	return result;
+}
+
 EXPORT CUresult cuCtxSetLimit(int limit, size_t value)
 {
-	return follow_up(GUARDED(REAL(cuCtxSetLimit, limit, value)), context_overhead_follow);
+	CUresult result = limit == LIMIT_STACK_SIZE && limits_state() == LIMITS_PRESENT
+				  ? set_stack_size(value)
+				  : GUARDED(REAL(cuCtxSetLimit, limit, value));
+
+	return follow_up(result, context_overhead_follow);
 }
+
+/* The size of code is known when it is loaded. Where it has no room, it is unloaded, or no more is loaded. */
+static bool has_no_room(void)
+{
+	CUdevice device;
+	bool entered = limits_state() == LIMITS_PRESENT && guard_enter(), is_over = false;
+
+	if (!entered)
+		return false;
+	if (device_limits_current_device(&device))
+		is_over = context_overhead_is_over(device);
+	guard_leave();
+	return is_over;
+}
+
+#define LOAD_CODE(unload, function, loaded, ...) \
+	CUresult result = follow_up(GUARDED(REAL(function, loaded, __VA_ARGS__)), context_overhead_changed); \
+	if (result != CUDA_SUCCESS || !has_no_room()) \
+		return result; \
+	(void)unload(*(loaded)); \
+	return CUDA_ERROR_OUT_OF_MEMORY
 
 EXPORT CUresult cuModuleLoad(CUmodule *module, const char *file)
 {
-	return follow_up(GUARDED(REAL(cuModuleLoad, module, file)), context_overhead_changed);
+	LOAD_CODE(cuModuleUnload, cuModuleLoad, module, file);
 }
 
 EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
-	return follow_up(GUARDED(REAL(cuModuleLoadData, module, image)), context_overhead_changed);
+	LOAD_CODE(cuModuleUnload, cuModuleLoadData, module, image);
 }
 
 EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, int *options, void **values)
 {
-	return follow_up(GUARDED(REAL(cuModuleLoadDataEx, module, image, count, options, values)),
-			 context_overhead_changed);
+	LOAD_CODE(cuModuleUnload, cuModuleLoadDataEx, module, image, count, options, values);
 }
 
 EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
 {
-	return follow_up(GUARDED(REAL(cuModuleLoadFatBinary, module, image)), context_overhead_changed);
+	LOAD_CODE(cuModuleUnload, cuModuleLoadFatBinary, module, image);
 }
 
 EXPORT CUresult cuModuleUnload(CUmodule module)
@@ -336,21 +391,55 @@ EXPORT CUresult cuModuleUnload(CUmodule module)
 EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *options, void **values, unsigned int count,
 				  int *library_options, void **library_values, unsigned int library_count)
 {
-	return follow_up(GUARDED(REAL(cuLibraryLoadData, library, code, options, values, count, library_options,
-				      library_values, library_count)),
-			 context_overhead_changed);
+	LOAD_CODE(cuLibraryUnload, cuLibraryLoadData, library, code, options, values, count, library_options,
+		  library_values, library_count);
 }
 
 EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *file, int *options, void **values,
 				      unsigned int count, int *library_options, void **library_values,
 				      unsigned int library_count)
 {
-	return follow_up(GUARDED(REAL(cuLibraryLoadFromFile, library, file, options, values, count, library_options,
-				      library_values, library_count)),
-			 context_overhead_changed);
+	LOAD_CODE(cuLibraryUnload, cuLibraryLoadFromFile, library, file, options, values, count, library_options,
+		  library_values, library_count);
 }
 
 EXPORT CUresult cuLibraryUnload(CUlibrary library)
 {
 	return follow_up(GUARDED(REAL(cuLibraryUnload, library)), context_overhead_shrank);
+}
+
+/* ---- code that the driver loads with a function's first use ---- */
+
+#define FIND_CODE(function, found, ...) \
+	if (has_no_room()) \
+		return CUDA_ERROR_OUT_OF_MEMORY; \
+	CUresult result = follow_up(GUARDED(REAL(function, found, __VA_ARGS__)), context_overhead_changed); \
+	if (result == CUDA_SUCCESS) \
+		first_uses_forget(*(found)); \
+	return result
+
+EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+	FIND_CODE(cuModuleGetFunction, function, module, name);
+}
+
+EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
+{
+	FIND_CODE(cuLibraryGetModule, module, library);
+}
+
+EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
+{
+	FIND_CODE(cuLibraryGetKernel, kernel, library, name);
+}
+
+EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
+{
+	FIND_CODE(cuKernelGetFunction, function, kernel);
+}
+
+EXPORT CUresult cuFuncLoad(CUfunction function)
+{
+	return has_no_room() ? CUDA_ERROR_OUT_OF_MEMORY
+			     : follow_up(GUARDED(REAL(cuFuncLoad, function)), context_overhead_changed);
 }

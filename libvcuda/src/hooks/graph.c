@@ -13,7 +13,9 @@
 #include "compute/launch.h"
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
+#include "memory/context_overhead.h"
 #include "memory/pools.h"
+#include "shared/device_limits.h"
 #include "shared/guard.h"
 #include "shared/limits.h"
 #include "shared/usage.h"
@@ -250,9 +252,13 @@ static void keep(CUgraphExec exec, const struct demand *demand, bool frees_itsel
 
 static CUresult end_instantiate(struct graph_call *call, CUresult result, const CUgraphExec *exec, uint64_t flags)
 {
+	CUdevice device;
+
 	if (result == CUDA_SUCCESS && (call->demand.count || call->demand.frees_others))
 		keep(*exec, &call->demand, flags & FLAG_AUTO_FREE_ON_LAUNCH);
 	end_charges(call, NULL);
+	if (result == CUDA_SUCCESS && call->entered && device_limits_current_device(&device))
+		context_overhead_changed(device); /* the executable graph itself takes memory */
 	leave(call);
 	return result;
 }

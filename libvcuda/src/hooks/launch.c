@@ -8,13 +8,63 @@
 #include "compute/launch.h"
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
+#include "memory/context_overhead.h"
+#include "memory/first_uses.h"
+#include "shared/device_limits.h"
+#include "shared/guard.h"
+#include "shared/limits.h"
 
-enum { MOST_DEVICES = 64 };
+enum {
+	MOST_DEVICES = 64,
+	STREAM = 1 << 20, /* bytes, rather too many: docs/reality.md */
+};
+
+/* ---- the driver may load a function's code at its first launch ---- */
+
+static bool find_device(CUdevice *device)
+{
+	bool entered = limits_state() == LIMITS_PRESENT && guard_enter();
+
+	if (entered && device_limits_current_device(device))
+		return true;
+	if (entered)
+		guard_leave();
+	return false;
+}
+
+/* Nobody knows the size of code, or of a stream, before it is there. Where there is no room, no more is made. */
+static bool may_load(void)
+{
+	CUdevice device;
+
+	if (!find_device(&device))
+		return true;
+	bool is_over = context_overhead_is_over(device);
+	guard_leave();
+	return !is_over;
+}
+
+static void loaded(const void *function)
+{
+	CUdevice device;
+
+	first_uses_note(function);
+	if (!find_device(&device))
+		return;
+	context_overhead_changed(device);
+	guard_leave();
+}
 
 #define LAUNCH(function, blocks, stream, meaning, ...) \
 	struct compute_launch call; \
+	bool is_first = first_uses_is_new(function); \
+	if (__builtin_expect(is_first, 0) && !may_load()) \
+		return CUDA_ERROR_OUT_OF_MEMORY; \
 	compute_launch_begin(&call, function, blocks, stream, meaning); \
-	return compute_launch_end(&call, REAL(__VA_ARGS__))
+	CUresult result = compute_launch_end(&call, REAL(__VA_ARGS__)); \
+	if (__builtin_expect(is_first, 0)) \
+		loaded(function); \
+	return result
 
 EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
 			       unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared,
@@ -102,7 +152,29 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CU
 	       cuLaunchGridAsync, function, width, height, stream);
 }
 
-/* ---- destroying a stream: its last batch ends first ---- */
+/* ---- streams: they take memory; when one is destroyed, its last batch ends first ---- */
+
+static CUresult made_stream(CUresult result)
+{
+	CUdevice device;
+
+	if (result != CUDA_SUCCESS || !find_device(&device))
+		return result;
+	context_overhead_drifted_on(device, STREAM);
+	guard_leave();
+	return result;
+}
+
+EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
+{
+	return may_load() ? made_stream(GUARDED(REAL(cuStreamCreate, stream, flags))) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)
+{
+	return may_load() ? made_stream(GUARDED(REAL(cuStreamCreateWithPriority, stream, flags, priority)))
+			  : CUDA_ERROR_OUT_OF_MEMORY;
+}
 
 EXPORT CUresult cuStreamDestroy(CUstream stream)
 {

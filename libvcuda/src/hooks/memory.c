@@ -58,6 +58,7 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned in
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	charge.is_unlisted = true;
 	result = REAL(cuMemAllocManaged, pointer, size, flags);
 	return charge_end(&charge, result, result == CUDA_SUCCESS ? *pointer : 0);
 }

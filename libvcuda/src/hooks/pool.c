@@ -60,12 +60,16 @@ static CUresult begin_stream_ordered(struct stream_ordered *call, CUmemoryPool h
 		}
 	}
 	call->hosts = !pool && handle && pools_is_hosts(handle);
-	if (!pool)
-		return call->hosts ? charge_begin_on(&call->single, NO_DEVICE, size)
-				   : charge_begin_stream_ordered(&call->single, size);
+	if (!pool) {
+		CUresult result = call->hosts ? charge_begin_on(&call->single, NO_DEVICE, size)
+					      : charge_begin_stream_ordered(&call->single, size);
+		call->single.is_unlisted = handle && pools_is_managed(handle);
+		return result;
+	}
 	context_overhead_follow_rarely(pools_device_of(pool));
 	managed_free_complete();
 	if (pools_begin(&call->pooled, pool, size) || begin_after_graphs(call, pool, size) ||
+	    (context_overhead_fell(pools_device_of(pool)) && pools_begin(&call->pooled, pool, size)) ||
 	    (sharing_reclaim() && pools_begin(&call->pooled, pool, size)) ||
 	    (managed_free_reclaim() && pools_begin(&call->pooled, pool, size)))
 		return CUDA_SUCCESS;
@@ -131,6 +135,7 @@ static CUresult end_stream_ordered(struct stream_ordered *call, CUresult result,
 	if (!pools_end(&call->pooled, used) && result == CUDA_SUCCESS) {
 		if (REAL(cuMemFreeAsync, pointer, stream) != CUDA_SUCCESS)
 			(void)REAL(cuMemFree_v2, pointer);
+		graph_launches_await(stream); /* a refused call leaves nothing booked */
 		pools_reconcile();
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}

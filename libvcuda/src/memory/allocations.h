@@ -42,6 +42,7 @@ struct allocation {
 	CUdevice device;
 	int card;          /* as in shared/usage.h; USAGE_NO_CARD: nothing is booked */
 	bool is_freed;     /* the call that took it out is counted as one (memory/calls.h) */
+	bool unlisted;     /* see memory/unlisted.h */
 	bool managed;      /* a managed-memory fallback: the card was full */
 	bool stream_ordered; /* a managed-memory fallback for memory of a pool */
 };

@@ -15,10 +15,13 @@
 #include "memory/physical.h"
 #include "memory/pools.h"
 #include "memory/sharing.h"
+#include "memory/unlisted.h"
 #include "shared/device_limits.h"
 #include "shared/guard.h"
 #include "shared/limits.h"
 #include "shared/usage.h"
+
+enum { BLOCK = 2 << 20 };
 
 /* The driver has ended an array's bindings with the array. */
 static void release(struct allocation *entry)
@@ -26,6 +29,23 @@ static void release(struct allocation *entry)
 	if (entry->kind == ALLOCATED_ARRAY || entry->kind == ALLOCATED_MIPMAP)
 		physical_unbind_all((struct binder){SPARSE_ARRAY, entry->key, entry->serial}, UINT64_MAX);
 	sharing_release(entry);
+}
+
+/*
+ * The driver gives memory in blocks: small requests share some, larger ones take whole ones (docs/reality.md). How full
+ * the blocks are is in NVML's figure only.
+ */
+static uint64_t padding(uint64_t size)
+{
+	uint64_t rest = size % BLOCK;
+
+	return size <= BLOCK / 2 ? size : rest ? BLOCK - rest : 0;
+}
+
+static void drift(const struct allocation *entry)
+{
+	if (entry->card != USAGE_NO_CARD)
+		context_overhead_drifted(entry->card, entry->device, padding(entry->size));
 }
 
 static CUresult book_on(struct charge *charge, int place, const struct device_limits *card)
@@ -37,6 +57,8 @@ static CUresult book_on(struct charge *charge, int place, const struct device_li
 	entry->card = place;
 	entry->size = charge->size;
 	if (!usage_reserve_in_call(place, charge->size, device_limits_memory(card)) &&
+	    !(context_overhead_fell(charge->device) &&
+	      usage_reserve_in_call(place, charge->size, device_limits_memory(card))) &&
 	    !(sharing_reclaim() && usage_reserve_in_call(place, charge->size, device_limits_memory(card))) &&
 	    !(pools_reclaim(place) && usage_reserve_in_call(place, charge->size, device_limits_memory(card))) &&
 	    !(managed_free_reclaim() && usage_reserve_in_call(place, charge->size, device_limits_memory(card)))) {
@@ -172,7 +194,7 @@ CUresult charge_managed_fallback(struct charge *charge, CUdeviceptr *pointer)
 	CUresult result = alloc_managed(pointer, charge->size);
 	if (result != CUDA_SUCCESS)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	charge->entry->managed = true;
+	charge->entry->managed = charge->is_unlisted = true;
 	usage_managed((int64_t)charge->size);
 	log_line(LOG_INFO, "device %d is full: %llu bytes were allocated in managed memory instead", charge->device,
 		 (unsigned long long)charge->size);
@@ -219,6 +241,10 @@ CUresult charge_end(struct charge *charge, CUresult result, uint64_t key)
 		charge->entry->kind = charge->kind;
 		charge->entry->key = key;
 		charge->entry->device = charge->device;
+		charge->entry->unlisted = charge->is_unlisted;
+		if (charge->is_unlisted)
+			unlisted_add(charge->entry->card, charge->entry->size);
+		drift(charge->entry);
 		keep_entry(charge->entry);
 	} else if (charge->entry) {
 		release(charge->entry);
@@ -255,12 +281,19 @@ CUresult charge_give_back(struct allocation *entry, CUresult result)
 
 	if (is_freed)
 		entry->is_freed = false;
-	if (entry && result == CUDA_SUCCESS)
+	struct allocation freed = {.card = USAGE_NO_CARD};
+	if (entry && result == CUDA_SUCCESS) {
+		freed = *entry;
 		release(entry);
-	else if (entry)
+	} else if (entry) {
 		keep_entry(entry);
+	}
 	if (is_freed)
 		calls_end();
+	if (freed.card != USAGE_NO_CARD && guard_enter()) {
+		drift(&freed);
+		guard_leave();
+	}
 	return result;
 }
 

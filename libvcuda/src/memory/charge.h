@@ -18,6 +18,7 @@ struct charge {
 	enum allocation_kind kind; /* of the key given to charge_end; a wrapper may set it after charge_begin */
 	bool entered;
 	bool outlives_context;
+	bool is_unlisted; /* see memory/unlisted.h; a wrapper may set it after charge_begin */
 	CUdevice device; /* NO_DEVICE: the thread has no context */
 	uint64_t size;
 	struct allocation *entry; /* NULL: nothing is booked */

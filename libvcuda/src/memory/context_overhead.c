@@ -15,6 +15,7 @@
 #include "memory/context_lock.h"
 #include "memory/nvml_lists.h"
 #include "memory/other_processes.h"
+#include "memory/unlisted.h"
 #include "nvml_abi.h"
 #include "shared/device_limits.h"
 #include "shared/limits.h"
@@ -24,7 +25,12 @@
 enum {
 	LAST_LOOKS = 4,  /* such looks after a context's end, since nobody may look again for long */
 	LOOKS = 3,       /* tries to read a figure while other threads allocate */
+	QUIET_LOOKS = 20, /* a millisecond apart */
 	PERIOD = 5,      /* seconds between unprompted looks at NVML's figure */
+	DRIFT = 4 << 20, /* bytes that may be held beside what is booked before a look is due, where there is no room */
+	DRIFT_MARKED = 256 << 20, /* the same where a mark stands for them: a part of VGPU_USAGE_UNACCOUNTED_MOST */
+	CODE = 8 << 20, /* bytes that count as loaded by one call */
+	ALLOWED = 32 << 20, /* bytes beyond the limit, or half a percent of it, up to which code is loaded */
 	PATIENCE =
 		10000, /* milliseconds to wait for contexts that other processes make: a card's first one takes seconds */
 };
@@ -42,7 +48,9 @@ static unsigned int marks[VGPU_LIMITS_MAX_CARDS]; /* counts the calls of mark_un
 static _Atomic uint32_t unaccounted; /* a bit per card's place, as this process's in the usage region */
 static _Atomic uint32_t inexact; /* a bit per card's place: calls were under way at the last look */
 static _Atomic uint32_t by_least; /* a bit per card's place: only the least possible overhead is booked */
+static _Atomic uint32_t are_free; /* a bit per card's place: further contexts of this process take nothing */
 static _Atomic time_t next_look;
+static _Atomic uint64_t drifted[VGPU_LIMITS_MAX_CARDS]; /* see context_overhead_drifted; since the last look */
 
 static void context_overhead_after_fork(void)
 {
@@ -50,7 +58,7 @@ static void context_overhead_after_fork(void)
 	pthread_mutex_init(&marks_lock, NULL);
 	nvml_lists_reset();
 	for (unsigned int card = 0; card < VGPU_LIMITS_MAX_CARDS; card++)
-		booked[card] = expected[card] = creating[card] = kept[card] = 0;
+		booked[card] = expected[card] = creating[card] = kept[card] = drifted[card] = 0;
 	atomic_store(&unaccounted, 0);
 	atomic_store(&by_least, 0);
 	atomic_store(&inexact, 0);
@@ -64,11 +72,12 @@ static void context_overhead_set_up(void)
 	usage_set_lookup(measure_all);
 }
 
+/* What this process has allocated of what NVML lists with it. */
 static uint64_t other_charges(int card)
 {
-	uint64_t own = usage_own(card), overhead = booked[card] + expected[card];
+	uint64_t own = usage_own(card), others = booked[card] + expected[card] + unlisted_bytes(card);
 
-	return own > overhead ? own - overhead : 0;
+	return own > others ? own - others : 0;
 }
 
 static bool has_context_on(const uint8_t uuid[16])
@@ -213,7 +222,8 @@ static bool book(int card, const uint8_t uuid[16], const struct nvml_list *figur
 {
 	if (!limit)
 		return usage_force(card, size), true;
-	return usage_reserve_overhead(card, size, *limit, other_processes_unaccounted(card, uuid, figures).bytes);
+	return usage_reserve_overhead(card, size, *limit,
+				      other_processes_unaccounted(card, uuid, figures, false).bytes);
 }
 
 /*
@@ -246,6 +256,7 @@ static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 {
 	const uint64_t have = booked[card] + up->expected_size;
 	const unsigned int seen = count_marks(card);
+	const uint64_t drift = atomic_load(&drifted[card]);
 	struct nvml_list figures;
 	struct measure found;
 	bool fits = true;
@@ -262,6 +273,10 @@ static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 		usage_saw_overhead(card, found.overhead);
 	const uint64_t overhead = overhead_target(card, found, up);
 	const uint32_t bit = (uint32_t)1 << card;
+	if (found.is_exact && up->expected_size && booked[card] && overhead < booked[card] + up->expected_size / 2)
+		atomic_fetch_or(&are_free, bit);
+	if (found.is_exact)
+		atomic_fetch_sub(&drifted[card], drift);
 	(void)(found.is_exact ? atomic_fetch_and(&inexact, ~bit) : atomic_fetch_or(&inexact, bit));
 	if (overhead > have) {
 		usage_set_overhead(card, overhead + expected[card] - up->expected_size);
@@ -283,6 +298,12 @@ static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 	else if (context_lock_is_own() || !is_creating(card))
 		clear_unaccounted(card, seen);
 	return fits;
+}
+
+/* Whether the bytes make the drift pass a multiple of `step`. */
+static bool passes(uint64_t before, uint64_t bytes, uint64_t step)
+{
+	return (before + bytes) / step != before / step;
 }
 
 static void set_next_look(void)
@@ -334,7 +355,7 @@ static void follow_locked(int card, const uint8_t uuid[16])
 	calls_step_in(depth);
 }
 
-static struct other_processes look_at_others(int card, const uint8_t uuid[16])
+static struct other_processes look_at_others(int card, const uint8_t uuid[16], bool is_quiet)
 {
 	struct other_processes others;
 	struct nvml_list figures;
@@ -343,7 +364,7 @@ static struct other_processes look_at_others(int card, const uint8_t uuid[16])
 	bool is_asked = usage_unaccounted_count(card) && nvml_lists_are_ready() && other_processes_ask(uuid, &figures);
 	if (!is_asked)
 		figures.count = 0;
-	others = other_processes_unaccounted(card, uuid, &figures);
+	others = other_processes_unaccounted(card, uuid, &figures, is_quiet);
 	pthread_mutex_unlock(&lock);
 	if (!is_asked)
 		others.creating = 0;
@@ -367,6 +388,17 @@ static uint64_t unaccounted_of_own(int card)
 	return size > have ? size - have : 0;
 }
 
+/* Whether no other process makes a call, as far as their figures tell: a call that allocates or frees changes them. */
+static bool is_quiet(int card, const uint8_t uuid[16], uint64_t doubt)
+{
+	for (int look = 0; look < QUIET_LOOKS; look++) {
+		pause_for_others();
+		if (look_at_others(card, uuid, false).doubt != doubt)
+			return false;
+	}
+	return true;
+}
+
 /*
  * Called by usage_reserve. Books this process's overhead and returns the unaccounted overhead of the other processes.
  * Waits for contexts that they make now. One that takes too long counts as what is known of contexts, or as the most.
@@ -377,13 +409,18 @@ static uint64_t measure_all(int card, const uint8_t uuid[16])
 
 	if (atomic_load(&unaccounted) >> card & 1)
 		follow_locked(card, uuid);
-	struct other_processes others = look_at_others(card, uuid);
+	struct other_processes others = look_at_others(card, uuid, false);
 	for (int waited = 0; others.creating && waited < PATIENCE; waited++) {
 		pause_for_others();
-		others = look_at_others(card, uuid);
+		others = look_at_others(card, uuid, false);
+	}
+	if (others.doubt && is_quiet(card, uuid, others.doubt)) {
+		others = look_at_others(card, uuid, true);
+		usage_saw_overhead(card, others.least); /* a context takes no more, so that nobody else doubts it */
 	}
 	calls_step_in(depth);
 	uint64_t size = others.creating ? usage_context_size(card) : 0;
+	others.bytes += usage_foreign_unaccounted(card);
 	return others.bytes + others.creating * (size ? size : VGPU_USAGE_UNACCOUNTED_MOST) + unaccounted_of_own(card);
 }
 
@@ -436,7 +473,7 @@ static uint64_t known_size(int card, const uint8_t uuid[16])
 {
 	uint64_t size = usage_context_size(card);
 
-	return size ? size : look_at_others(card, uuid).least;
+	return size ? size : look_at_others(card, uuid, false).least;
 }
 
 /*
@@ -497,7 +534,8 @@ static bool keep_overhead(struct context_booking *booking, const uint8_t uuid[16
 	if (!atomic_load(&booked[card]) && atomic_load(&unaccounted) >> card & 1)
 		follow_locked(card, uuid);
 	pthread_mutex_lock(&lock);
-	booking->is_kept = booked[card] && booked[card] >= usage_context_size(card);
+	booking->is_kept =
+		booked[card] && booked[card] >= usage_context_size(card) && atomic_load(&are_free) >> card & 1;
 	kept[card] += booking->is_kept;
 	pthread_mutex_unlock(&lock);
 	return booking->is_kept;
@@ -513,6 +551,8 @@ bool context_overhead_begin(CUdevice device, struct context_booking *booking)
 	const struct usage_limit limit = device_limits_memory(&limited);
 	if (!atomic_load(&unaccounted))
 		set_next_look();
+	else if (atomic_load(&unaccounted) >> booking->card & 1) /* a mark stands for one context only */
+		follow_locked(booking->card, limited.uuid);
 	if (usage_has_room(booking->card, limit)) {
 		begin_creating(booking); /* before the mark: a thread that looks waits, and leaves the mark */
 		mark_unaccounted(booking->card);
@@ -564,7 +604,8 @@ void context_overhead_changed(CUdevice device)
 	if (card == USAGE_NO_CARD)
 		return;
 	mark_unaccounted(card);
-	if (!usage_has_room(card, device_limits_memory(&limited)))
+	if (passes(atomic_fetch_add(&drifted[card], CODE), CODE, DRIFT_MARKED) ||
+	    !usage_has_room(card, device_limits_memory(&limited)))
 		follow_locked(card, limited.uuid);
 }
 
@@ -604,6 +645,52 @@ uint64_t context_overhead_unbooked(CUdevice device)
 		return 0;
 	context_overhead_follow_rarely(device);
 	return usage_unaccounted_count(card) ? measure_all(card, limited.uuid) : 0;
+}
+
+void context_overhead_drifted(int card, CUdevice device, uint64_t bytes)
+{
+	struct device_limits limited;
+	uint64_t before = atomic_fetch_add(&drifted[card], bytes);
+
+	if (!passes(before, bytes, DRIFT) || !device_limits_of(device, &limited))
+		return;
+	mark_inexact(card);
+	if (passes(before, bytes, DRIFT_MARKED) || booked[card] > usage_context_size(card) + DRIFT ||
+	    !usage_has_room(card, device_limits_memory(&limited)))
+		follow_locked(card, limited.uuid);
+}
+
+void context_overhead_drifted_on(CUdevice device, uint64_t bytes)
+{
+	struct device_limits limited;
+	int card = place_of(device, &limited);
+
+	if (card != USAGE_NO_CARD)
+		context_overhead_drifted(card, device, bytes);
+}
+
+bool context_overhead_fell(CUdevice device)
+{
+	struct device_limits limited;
+	int card = place_of(device, &limited);
+
+	if (card == USAGE_NO_CARD || !atomic_load(&drifted[card]))
+		return false;
+	uint64_t before = atomic_load(&booked[card]);
+	follow_locked(card, limited.uuid);
+	return atomic_load(&booked[card]) < before;
+}
+
+bool context_overhead_is_over(CUdevice device)
+{
+	struct device_limits limited;
+	int card = place_of(device, &limited);
+
+	if (card == USAGE_NO_CARD)
+		return false;
+	const struct usage_limit limit = device_limits_memory(&limited);
+	uint64_t allowed = limit.memory / 200 > ALLOWED ? limit.memory / 200 : ALLOWED;
+	return usage_overhead_exceeds(card, limit, allowed);
 }
 
 void context_overhead_follow_rarely(CUdevice device)

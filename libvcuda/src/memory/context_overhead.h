@@ -43,6 +43,22 @@ bool context_overhead_end(CUdevice device, const struct context_booking *booking
  */
 void context_overhead_changed(CUdevice device);
 
+/*
+ * Call when the driver may have taken or given back up to `bytes` beside what is booked. They are looked for when they
+ * have become some MiB and the limit has no room, or they may be part of what is booked.
+ */
+void context_overhead_drifted(int card, CUdevice device, uint64_t bytes);
+void context_overhead_drifted_on(CUdevice device, uint64_t bytes);
+
+/* For a caller that finds no room: whether a look found less overhead than was booked. */
+bool context_overhead_fell(CUdevice device);
+
+/*
+ * Whether the driver holds so much more than the limit that it must not load further code. Nobody knows the size of code
+ * before it is loaded.
+ */
+bool context_overhead_is_over(CUdevice device);
+
 /* Call when the driver may hold less of the device for this process than before. */
 void context_overhead_shrank(CUdevice device);
 

@@ -50,5 +50,6 @@ uint64_t nvml_figures_unaccounted(const struct nvml_figure *list, unsigned int c
 
 	if (!process->unaccounted || !nvml_figures_of(list, count, process->pid, &used))
 		return 0;
+	used += process->unlisted < process->held ? process->unlisted : process->held;
 	return used > process->held ? used - process->held : 0;
 }

@@ -34,13 +34,20 @@ static struct usage_process before_the_question(const struct usage_process *proc
 	return (struct usage_process){.pid = process->pid};
 }
 
+/* What NVML lists, and what it does not, less what is booked as overhead: no process lacks more. */
+static uint64_t most_missing(const struct usage_process *process, uint64_t used)
+{
+	return used > process->overhead ? used - process->overhead : 0;
+}
+
 /*
  * The process may have freed memory after the question, or booked it between the first look and the question: what it
  * held at most counts as held. What it has booked for a call under way hides as much of its overhead. But if it is listed
  * it has a context, so it lacks no less than is known of contexts, unless it lacked that only before the question or only
- * after it.
+ * after it. What is known of contexts may have code in it, so that is in doubt.
  */
-static uint64_t unaccounted_of(const struct nvml_list *figures, const struct usage_process *process, uint64_t context)
+static uint64_t unaccounted_of(const struct nvml_list *figures, const struct usage_process *process, uint64_t context,
+			       uint64_t *doubt)
 {
 	const struct usage_process before = before_the_question(process);
 	struct usage_process most = *process;
@@ -51,20 +58,24 @@ static uint64_t unaccounted_of(const struct nvml_list *figures, const struct usa
 	if (!nvml_figures_of(figures->list, figures->count, process->pid, &used) || !used)
 		return bytes;
 	least = missing(&before, context) < least ? missing(&before, context) : least;
+	least = most_missing(process, used) < least ? most_missing(process, used) : least;
+	*doubt = bytes < least ? (used * 31 + process->held) * 31 + process->pid : 0;
 	return bytes > least ? bytes : least;
 }
 
-struct other_processes other_processes_unaccounted(int card, const uint8_t uuid[16], const struct nvml_list *figures)
+struct other_processes other_processes_unaccounted(int card, const uint8_t uuid[16], const struct nvml_list *figures,
+						   bool is_quiet)
 {
 	struct usage_process list[PROCESSES];
 	unsigned int count = usage_processes(uuid, list, PROCESSES);
-	struct other_processes others = {0, 0, 0};
+	struct other_processes others = {0, 0, 0, 0};
 	uint64_t context = usage_context_size(card);
 
 	for (unsigned int i = 0; i < count && i < PROCESSES; i++) {
 		if (list[i].pid == (unsigned int)getpid())
 			continue;
-		uint64_t bytes = unaccounted_of(figures, &list[i], context);
+		uint64_t doubt = 0, bytes = unaccounted_of(figures, &list[i], is_quiet ? 0 : context, &doubt);
+		others.doubt = others.doubt * 31 + doubt;
 		others.bytes += bytes;
 		others.creating += list[i].creating;
 		uint64_t overhead = list[i].overhead + bytes;

@@ -16,12 +16,17 @@ struct other_processes {
 	uint64_t bytes;        /* the sum of their unaccounted overhead */
 	uint64_t least;        /* the least overhead, booked or not, that one of them shows. 0: none does */
 	unsigned int creating; /* those that make a context, whose size is in no figure yet */
+	uint64_t doubt; /* a mixture of the figures that may err, because a call may be under way. 0: none does */
 };
 
 /* Like nvml_lists_ask. Notes before what the container's processes have booked. */
 bool other_processes_ask(const uint8_t uuid[16], struct nvml_list *figures);
 
-/* What `figures`, the answer to the last question, say. Without figures (count 0): what is booked. */
-struct other_processes other_processes_unaccounted(int card, const uint8_t uuid[16], const struct nvml_list *figures);
+/*
+ * What `figures`, the answer to the last question, say. Without figures (count 0): what is booked. `is_quiet`: the caller has found
+ * the same doubt for so long that no call can be under way, so that a context takes no more than the figures say.
+ */
+struct other_processes other_processes_unaccounted(int card, const uint8_t uuid[16], const struct nvml_list *figures,
+						   bool is_quiet);
 
 #endif

@@ -17,17 +17,24 @@
 #include "shared/limits.h"
 #include "shared/usage.h"
 
-enum { PATIENCE = NS_PER_S }; /* longest wait for graphs that run */
+enum {
+	PATIENCE = NS_PER_S, /* longest wait for graphs that run */
+	CHUNK = 32 << 20,    /* as an H100 has them (docs/reality.md): expected, but nothing is refused for it */
+	LEAST_CHUNK = 1 << 20,
+	MOST_CHUNK = 64 << 20,
+};
 
 struct pool {
 	struct pool *next;
 	CUmemoryPool handle; /* NULL: the device's graph memory */
 	CUdevice device;     /* NO_DEVICE: the memory is the host's or managed */
 	bool hosts;          /* the memory is the host's */
+	bool managed;
 	struct device_limits limited;
 	int card;            /* USAGE_NO_CARD: the device has no limit */
 	uint64_t booked;
 	uint64_t under_way;  /* the part of `booked` that calls under way have added */
+	uint64_t begun;      /* calls */
 	uint64_t promised;   /* bytes that calls under way may take, of what is booked or of the unused reserve */
 	bool doomed;         /* the program has destroyed the pool, but memory of it is in use */
 	struct graph_launch *graph_launches; /* graph memory only: launches that may still take memory */
@@ -37,10 +44,14 @@ struct pool {
 struct pool_figures {
 	cuuint64_t reserved;
 	cuuint64_t used;
+	uint64_t launched; /* graph memory only: what launched graphs may still take */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *pools;
+static bool may_try; /* this process finds it out; under the lock */
+static bool is_trying; /* a call does so now: one at a time; under the lock */
+static uint64_t chunk; /* of bytes, by which the driver's pools grow, once it is known; 1: as asked; under the lock */
 static atomic_bool any;
 static atomic_bool dirty;
 
@@ -51,6 +62,7 @@ static void pools_after_fork(void)
 	pools = NULL;
 	atomic_store(&any, false);
 	atomic_store(&dirty, false);
+	may_try = is_trying = false;
 }
 
 static void pools_watch_forks(void)
@@ -66,8 +78,13 @@ static void lock_pools(void)
 	pthread_mutex_lock(&lock);
 }
 
-static bool read_figures(const struct pool *pool, struct pool_figures *now)
+/*
+ * The launches come first: a graph that ends between the two counts twice then. The other way round, what it leaves
+ * allocated would not count at all.
+ */
+static bool read_figures(struct pool *pool, struct pool_figures *now)
 {
+	now->launched = pool->handle ? 0 : graph_launches_bytes(&pool->graph_launches);
 	if (pool->handle)
 		return REAL(cuMemPoolGetAttribute, pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
 			    &now->reserved) == CUDA_SUCCESS &&
@@ -115,8 +132,9 @@ static struct pool *find_or_add_pool(CUmemoryPool handle, CUdevice device)
 	struct pool *pool = find_pool(handle, device);
 	if (!pool)
 		pool = add_pool(handle, device);
+	bool is_known = pool && pool->card != USAGE_NO_CARD && read_figures(pool, &now);
 	pthread_mutex_unlock(&lock);
-	return pool && pool->card != USAGE_NO_CARD && read_figures(pool, &now) ? pool : NULL;
+	return is_known ? pool : NULL;
 }
 
 struct pool *pools_of_handle(CUmemoryPool handle, CUdevice device)
@@ -160,8 +178,10 @@ void pools_made(CUmemoryPool handle, const CUmemLocation *location, int type)
 	struct pool *pool = find_pool(handle, NO_DEVICE);
 	if (!pool)
 		pool = add_pool(handle, on_card ? location->id : NO_DEVICE);
-	if (pool)
+	if (pool) {
 		pool->hosts = !managed && !on_card;
+		pool->managed = managed;
+	}
 	pthread_mutex_unlock(&lock);
 }
 
@@ -175,6 +195,16 @@ bool pools_is_hosts(CUmemoryPool handle)
 	return hosts;
 }
 
+bool pools_is_managed(CUmemoryPool handle)
+{
+	lock_pools();
+	const struct pool *pool = find_pool(handle, NO_DEVICE);
+	bool managed = pool && pool->managed;
+
+	pthread_mutex_unlock(&lock);
+	return managed;
+}
+
 /* Called with the lock held, as is every static function from here to pools_begin. */
 static void give_back_booking(struct pool *pool, uint64_t excess)
 {
@@ -182,14 +212,43 @@ static void give_back_booking(struct pool *pool, uint64_t excess)
 	pool->booked -= excess;
 }
 
+static uint64_t rounded(uint64_t bytes, uint64_t unit)
+{
+	uint64_t rest = unit ? bytes % unit : 0;
+
+	return rest && bytes < UINT64_MAX - unit ? bytes + unit - rest : bytes;
+}
+
+static uint64_t whole_chunks(uint64_t bytes)
+{
+	return rounded(bytes, chunk);
+}
+
+/* If the pool grew for this call alone, that shows the driver's chunks. */
+static void learn_chunk(struct pool *pool, const struct pool_charge *charge)
+{
+	struct pool_figures now;
+
+	if (chunk || pool->begun != charge->begun || !read_figures(pool, &now) || now.reserved <= charge->reserved)
+		return;
+	uint64_t growth = now.reserved - charge->reserved, unit = LEAST_CHUNK;
+	if (growth < charge->size + LEAST_CHUNK)
+		unit = growth >= charge->size ? 1 : 0;
+	while (unit > 1 && unit <= MOST_CHUNK && rounded(charge->size, unit) != growth)
+		unit *= 2;
+	chunk = unit <= MOST_CHUNK ? unit : 0;
+	if (chunk)
+		usage_pool_chunk_found(chunk);
+}
+
 /* Counts what launched graphs may take as if they had it: no call reports when a stream reaches an allocation node. */
 static uint64_t graph_target(struct pool *pool, const struct pool_figures *now)
 {
-	uint64_t most = now->used + graph_launches_bytes(&pool->graph_launches);
+	uint64_t most = now->used + now->launched;
 
 	if (pool->ceiling > most)
 		pool->ceiling = most;
-	most = pool->ceiling + pool->promised;
+	most = whole_chunks(pool->ceiling + pool->promised);
 	return now->reserved > most ? now->reserved : most;
 }
 
@@ -199,7 +258,7 @@ static uint64_t target_of(struct pool *pool, const struct pool_figures *now)
 	if (!pool->handle)
 		return graph_target(pool, now);
 	uint64_t target = now->reserved + pool->under_way;
-	uint64_t promised = now->used + pool->promised;
+	uint64_t promised = pool->promised ? rounded(now->used + pool->promised, chunk ? chunk : CHUNK) : now->used;
 	uint64_t kept = promised < pool->booked ? promised : pool->booked;
 	return target > kept ? target : kept;
 }
@@ -210,13 +269,13 @@ static uint64_t target_of(struct pool *pool, const struct pool_figures *now)
  */
 static bool reconcile(struct pool *pool, bool force)
 {
-	struct pool_figures now = {0, 0};
+	struct pool_figures now = {0, 0, 0};
 	bool fits = true;
 
 	if (pool->card == USAGE_NO_CARD)
 		return true;
 	if (!read_figures(pool, &now)) /* the pool was destroyed with its context or device */
-		now = (struct pool_figures){0, 0};
+		now = (struct pool_figures){0, 0, 0};
 	uint64_t target = target_of(pool, &now);
 	if (pool->booked > target) {
 		give_back_booking(pool, pool->booked - target);
@@ -256,7 +315,7 @@ static bool trim_card(int card)
 	return found;
 }
 
-static bool has_unused_reserve(const struct pool *pool, uint64_t size)
+static bool has_unused_reserve(struct pool *pool, uint64_t size)
 {
 	struct pool_figures now;
 
@@ -271,27 +330,54 @@ static void log_refusal(const struct pool *pool, uint64_t size, struct usage_lim
 		(unsigned long long)size, pool->device, (unsigned long long)limit.memory);
 }
 
-static bool book_growth(struct pool *pool, uint64_t size, struct usage_limit limit)
+/* Whether a call may be let through that fits only if the driver has no chunks. */
+static bool tries(void)
 {
-	if (!usage_reserve(pool->card, size, limit))
-		return false;
-	pool->booked += size;
-	pool->under_way += size;
-	return true;
+	if (!chunk && !may_try && !is_trying)
+		may_try = usage_pool_chunk_try();
+	return !chunk && may_try && !is_trying;
+}
+
+/* Returns what was booked. 0: there is no room. */
+static uint64_t book_growth(struct pool_charge *charge, struct pool *pool, uint64_t size, struct usage_limit limit)
+{
+	uint64_t growth = rounded(size, chunk ? chunk : CHUNK);
+
+	if (!usage_reserve(pool->card, growth, limit)) {
+		if (!tries() || !usage_reserve(pool->card, size, limit))
+			return 0;
+		growth = size;
+		charge->tries = is_trying = true;
+	}
+	pool->booked += growth;
+	pool->under_way += growth;
+	return growth;
+}
+
+static void note_begin(struct pool_charge *charge, struct pool *pool)
+{
+	struct pool_figures now = {0, 0, 0};
+
+	charge->begun = ++pool->begun;
+	if (!chunk)
+		chunk = usage_pool_chunk();
+	if (!chunk)
+		(void)read_figures(pool, &now);
+	charge->reserved = now.reserved;
 }
 
 bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
 {
-	*charge = (struct pool_charge){.pool = pool, .size = size, .booked = size};
+	*charge = (struct pool_charge){.pool = pool, .size = size};
 	calls_begin();
 	lock_pools();
 	(void)device_limits_of(pool->device, &pool->limited);
 	const struct usage_limit limit = device_limits_memory(&pool->limited);
-	bool granted = book_growth(pool, size, limit) || (trim_card(pool->card) && book_growth(pool, size, limit));
-	if (!granted && has_unused_reserve(pool, size)) {
-		charge->booked = 0;
-		granted = true;
-	}
+	note_begin(charge, pool);
+	charge->booked = book_growth(charge, pool, size, limit);
+	if (!charge->booked && trim_card(pool->card))
+		charge->booked = book_growth(charge, pool, size, limit);
+	bool granted = charge->booked || has_unused_reserve(pool, size);
 	if (granted)
 		pool->promised += size;
 	else
@@ -303,14 +389,14 @@ bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
 }
 
 /* Books `size` bytes of graph memory beside what is used and what earlier launches may take. */
-static bool promise(struct pool *pool, uint64_t size)
+static bool promise_chunks(struct pool *pool, uint64_t size, uint64_t unit)
 {
 	struct pool_figures now;
 
 	pool->promised += size;
 	if (!read_figures(pool, &now))
-		now = (struct pool_figures){0, 0};
-	uint64_t target = graph_target(pool, &now);
+		now = (struct pool_figures){0, 0, 0};
+	uint64_t target = rounded(graph_target(pool, &now), unit);
 	uint64_t growth = target > pool->booked ? target - pool->booked : 0;
 	if (usage_reserve(pool->card, growth, device_limits_memory(&pool->limited))) {
 		pool->booked += growth;
@@ -320,15 +406,33 @@ static bool promise(struct pool *pool, uint64_t size)
 	return false;
 }
 
+static bool promise(struct pool_charge *charge, struct pool *pool)
+{
+	if (promise_chunks(pool, charge->size, chunk ? chunk : CHUNK))
+		return true;
+	if (!tries() || !promise_chunks(pool, charge->size, 0))
+		return false;
+	charge->tries = is_trying = true;
+	return true;
+}
+
+/* Called with the lock held. */
+static void end_try(const struct pool_charge *charge)
+{
+	if (charge->tries)
+		may_try = is_trying = false; /* if that has not shown it, it is not tried again */
+}
+
 bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const struct graph_memory *graph)
 {
 	*charge = (struct pool_charge){.pool = pool, .size = graph->size};
 	calls_begin();
 	lock_pools();
 	(void)device_limits_of(pool->device, &pool->limited);
+	note_begin(charge, pool);
 	if (graph->exec)
 		charge->size = graph_launches_begin(&pool->graph_launches, graph, &charge->graph_launch);
-	bool granted = promise(pool, charge->size) || (trim_card(pool->card) && promise(pool, charge->size));
+	bool granted = promise(charge, pool) || (trim_card(pool->card) && promise(charge, pool));
 	if (!granted) {
 		if (charge->graph_launch)
 			graph_launches_end(charge->graph_launch, (struct graph_launch_mark){NULL, NULL});
@@ -351,6 +455,9 @@ void pools_end_graph(struct pool_charge *charge, struct graph_launch_mark mark)
 	if (charge->graph_launch)
 		graph_launches_end(charge->graph_launch, mark);
 	reconcile(pool, true);
+	if (mark.context)
+		learn_chunk(pool, charge);
+	end_try(charge);
 	pthread_mutex_unlock(&lock);
 	calls_end();
 }
@@ -407,8 +514,11 @@ bool pools_end(struct pool_charge *charge, struct pool *used)
 	charge->pool->promised -= charge->size;
 	if (used)
 		fits = reconcile(used, false);
+	if (used == charge->pool && charge->booked)
+		learn_chunk(used, charge);
 	if (used != charge->pool)
 		reconcile(charge->pool, true);
+	end_try(charge);
 	pthread_mutex_unlock(&lock);
 	calls_end();
 	return fits;
@@ -469,7 +579,7 @@ bool pools_doom(CUmemoryPool handle)
 	return in_use;
 }
 
-static bool is_over(const struct pool *pool)
+static bool is_over(struct pool *pool)
 {
 	struct pool_figures now;
 

@@ -22,6 +22,9 @@ struct pool_charge {
 	struct pool *pool; /* NULL: nothing is booked */
 	uint64_t booked;
 	uint64_t size;
+	uint64_t begun;    /* how many calls had begun on the pool, this one included */
+	uint64_t reserved; /* what the pool had before the call */
+	bool tries;        /* the limit has room for what was asked, and perhaps not for what the pool takes */
 	struct graph_launch *graph_launch; /* for a graph; NULL: the call launches none */
 };
 
@@ -40,6 +43,7 @@ void pools_made(CUmemoryPool handle, const CUmemLocation *location, int type);
  * cuMemAllocManaged is, by allocation and to the current card: what the pool has reserved may lie anywhere.
  */
 bool pools_is_hosts(CUmemoryPool handle);
+bool pools_is_managed(CUmemoryPool handle);
 void pools_gone(CUmemoryPool handle);
 
 /*

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "memory/unlisted.h"
 #include "shared/share_locks.h"
 #include "shared/usage.h"
 
@@ -255,6 +256,9 @@ static bool linger(struct allocation *entry)
 {
 	if (!has_open_descriptor(entry))
 		return false;
+	if (!entry->unlisted)
+		unlisted_add(entry->card, entry->size);
+	entry->unlisted = true;
 	pthread_mutex_lock(&lock);
 	entry->next = lingering;
 	lingering = entry;
@@ -270,6 +274,8 @@ void sharing_release(struct allocation *entry)
 	sharing_drop(entry->shares); /* what importers hold beyond that counts for the container */
 	if (entry->card != USAGE_NO_CARD)
 		usage_release(entry->card, entry->size);
+	if (entry->unlisted)
+		unlisted_take(entry->card, entry->size);
 	if (entry->managed)
 		usage_managed(-(int64_t)entry->size);
 	free(entry);

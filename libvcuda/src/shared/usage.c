@@ -284,6 +284,15 @@ void usage_set_overhead(int card, uint64_t bytes)
 	usage_slots_leave();
 }
 
+void usage_set_unlisted(int card, uint64_t bytes)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+	int slot = usage_slots_current();
+
+	if (slot != NO_SLOT)
+		usage_region_store_unlisted(&usage->unlisted[card][slot], bytes);
+}
+
 void usage_saw_overhead(int card, uint64_t bytes)
 {
 	uint64_t *context = &((struct vgpu_usage *)atomic_load(&usage_region))->cards[card].context;
@@ -325,6 +334,14 @@ bool usage_has_room(int card, struct usage_limit limit)
 	uint64_t held = saturating_sum(totals.reserved, unbooked(&totals, UINT64_MAX, limit.overhead));
 
 	return saturating_sum(held, totals.attempting) <= limit.memory;
+}
+
+bool usage_overhead_exceeds(int card, struct usage_limit limit, uint64_t allowed)
+{
+	struct totals totals = sum_charges(atomic_load(&usage_region), card);
+
+	return totals.reserved > saturating_sum(limit.memory, allowed) &&
+	       totals.reserved - limit.memory <= totals.overhead;
 }
 
 unsigned int usage_unaccounted_count(int card)
@@ -418,6 +435,31 @@ void usage_refused(int card)
 		__atomic_fetch_add(&usage->times[card].refusals, 1, __ATOMIC_RELAXED);
 }
 
+uint64_t usage_pool_chunk(void)
+{
+	const struct vgpu_usage *usage = atomic_load(&usage_region);
+	uint64_t found = usage ? usage_region_load(&usage->marks) >> VGPU_USAGE_CHUNK_SHIFT & UINT8_MAX : 0;
+
+	return found && found <= 64 ? (uint64_t)1 << (found - 1) : 0;
+}
+
+void usage_pool_chunk_found(uint64_t bytes)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+	uint64_t found = (uint64_t)__builtin_ctzll(bytes) + 1;
+
+	if (usage && !usage_pool_chunk())
+		__atomic_fetch_or(&usage->marks, found << VGPU_USAGE_CHUNK_SHIFT, __ATOMIC_RELAXED);
+}
+
+bool usage_pool_chunk_try(void)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+
+	return usage &&
+	       !(__atomic_fetch_or(&usage->marks, VGPU_USAGE_CHUNK_TRIED, __ATOMIC_RELAXED) & VGPU_USAGE_CHUNK_TRIED);
+}
+
 void usage_locks_refused(void)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
@@ -486,6 +528,30 @@ bool usage_held(const uint8_t uuid[16], uint64_t unbooked_bytes, uint64_t overhe
 	return true;
 }
 
+static uint64_t own_namespaces(void)
+{
+	pthread_mutex_lock(&usage_slots_lock);
+	const uint64_t namespaces = usage_slots_identity()->namespaces;
+	pthread_mutex_unlock(&usage_slots_lock);
+	return namespaces;
+}
+
+uint64_t usage_foreign_unaccounted(int card)
+{
+	const struct vgpu_usage *usage = atomic_load(&usage_region);
+	const uint64_t namespaces = own_namespaces(), context = usage_context_size(card);
+	uint64_t missing = 0;
+
+	for (uint32_t i = 0; i < usage_slots_seen(usage); i++) {
+		const struct vgpu_usage_slot *slot = &usage->slots[i];
+		uint64_t overhead = usage_region_load_overhead(&usage->overheads[card][i]);
+		if (usage_region_load(&slot->owner) && usage_region_load(&slot->namespaces) != namespaces &&
+		    usage_region_load(&slot->unaccounted) >> card & 1 && context > overhead)
+			missing = saturating_sum(missing, context - overhead);
+	}
+	return missing;
+}
+
 unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list, unsigned int room)
 {
 	bool absent;
@@ -496,9 +562,7 @@ unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list,
 	if (card == USAGE_NO_CARD)
 		return 0;
 	usage_slots_reap_for_query(usage, card);
-	pthread_mutex_lock(&usage_slots_lock);
-	const uint64_t namespaces = usage_slots_identity()->namespaces;
-	pthread_mutex_unlock(&usage_slots_lock);
+	const uint64_t namespaces = own_namespaces();
 	for (uint32_t i = 0; i < usage_slots_seen(usage); i++) {
 		const struct vgpu_usage_slot *slot = &usage->slots[i];
 		uint64_t owner = usage_region_load(&slot->owner);
@@ -509,9 +573,12 @@ unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list,
 		    usage_region_load(&slot->namespaces) != namespaces)
 			continue;
 		if (count < room)
-			list[count] = (struct usage_process){owner & (((uint64_t)1 << VGPU_USAGE_PID_BITS) - 1), held,
+			list[count] = (struct usage_process){owner & (((uint64_t)1 << VGPU_USAGE_PID_BITS) - 1),
+							     held,
 							     usage_region_load_overhead(&usage->overheads[card][i]),
-							     unaccounted, marks & CREATING(card)};
+							     usage_region_load_unlisted(&usage->unlisted[card][i]),
+							     unaccounted,
+							     marks & CREATING(card)};
 		count++;
 	}
 	return count;

@@ -48,6 +48,9 @@ void usage_release(int card, uint64_t size);
  */
 void usage_set_overhead(int card, uint64_t bytes);
 
+/* Records how much of this process's bookings NVML lists with no process. */
+void usage_set_unlisted(int card, uint64_t bytes);
+
 /* Records that a process had so much overhead on the card, for the host. The least that was ever recorded stays. */
 void usage_saw_overhead(int card, uint64_t bytes);
 
@@ -56,6 +59,12 @@ void usage_set_unaccounted(int card, bool unaccounted);
 
 /* Whether the limit has room even for the most that the unaccounted overhead may be. */
 bool usage_has_room(int card, struct usage_limit limit);
+
+/*
+ * Whether the overhead brings the bookings to more than `allowed` beyond the limit. Not so if the allocations alone
+ * exceed it: then the limit was lowered.
+ */
+bool usage_overhead_exceeds(int card, struct usage_limit limit, uint64_t allowed);
 
 /* How many processes have unaccounted overhead. */
 unsigned int usage_unaccounted_count(int card);
@@ -79,9 +88,16 @@ struct usage_process {
 	unsigned int pid; /* in this process's pid namespace */
 	uint64_t held;
 	uint64_t overhead; /* the part of `held` that is overhead, or expected for a context in the making */
+	uint64_t unlisted; /* the part of `held` that NVML lists with no process */
 	bool unaccounted; /* the process has unaccounted overhead */
 	bool creating;    /* see usage_set_creating */
 };
+
+/*
+ * What the processes of other pid namespaces have unaccounted, of which no NVML list tells: the size of a context each, as
+ * far as it is known.
+ */
+uint64_t usage_foreign_unaccounted(int card);
 
 /* Lists the living processes of this pid namespace that hold something of the card. Returns their number. */
 unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list, unsigned int room);
@@ -108,6 +124,13 @@ void usage_refused(int card);
 
 /* A change of contexts takes the card of `time` so long, in ns. */
 void usage_change_measured(const struct vgpu_usage_time *time, uint64_t ns);
+
+/* The bytes by which the driver's pools grow, as a process of the container has found out. 0: unknown. */
+uint64_t usage_pool_chunk(void);
+void usage_pool_chunk_found(uint64_t bytes);
+
+/* Whether no process of the container has called this before: one alone finds it out where there is no room. */
+bool usage_pool_chunk_try(void);
 
 /* A sandbox refuses the locks by which containers take turns. */
 void usage_locks_refused(void);

@@ -46,6 +46,18 @@ static inline void usage_region_add(uint64_t *word, uint64_t value)
 	__atomic_fetch_add(word, value, __ATOMIC_SEQ_CST);
 }
 
+static inline uint64_t usage_region_load_unlisted(const uint16_t *word)
+{
+	return __atomic_load_n(word, __ATOMIC_SEQ_CST) * VGPU_USAGE_UNLISTED_UNIT;
+}
+
+static inline void usage_region_store_unlisted(uint16_t *word, uint64_t bytes)
+{
+	uint64_t units = (bytes + VGPU_USAGE_UNLISTED_UNIT - 1) / VGPU_USAGE_UNLISTED_UNIT;
+
+	__atomic_store_n(word, units < UINT16_MAX ? (uint16_t)units : UINT16_MAX, __ATOMIC_SEQ_CST);
+}
+
 static inline uint64_t usage_region_load_overhead(const uint32_t *word)
 {
 	return (uint64_t)__atomic_load_n(word, __ATOMIC_SEQ_CST) * VGPU_USAGE_OVERHEAD_UNIT;

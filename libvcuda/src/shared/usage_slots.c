@@ -77,6 +77,7 @@ static void zero_charges(struct vgpu_usage *usage, uint32_t index)
 		usage_region_store(&usage->charges[card][index].attempting, 0);
 		usage_region_store(&usage->charges[card][index].reserved, 0);
 		usage_region_store_overhead(&usage->overheads[card][index], 0);
+		usage_region_store_unlisted(&usage->unlisted[card][index], 0);
 	}
 	usage_region_store(&usage->slots[index].unaccounted, 0);
 }
@@ -333,19 +334,20 @@ void usage_slots_leave(void)
 }
 
 /*
- * At exit the driver still holds memory that the program did not free. A slot with charges therefore stays, and
- * another process reaps it once this one is gone. An empty slot is freed now. The library is linked nodelete, so that
+ * At exit the driver still holds memory that the program did not free. A slot with charges, or with overhead that nobody
+ * has booked, therefore stays, and another process reaps it once this one is gone. An empty slot is freed now. The library is linked nodelete, so that
  * this runs at exit and never in a dlclose.
  */
 __attribute__((destructor)) static void leave_at_exit(void)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
 	int slot = usage_slots_current();
-	uint64_t charged = 0;
+	uint64_t charged;
 
 	atomic_store(&leaving, true);
 	if (!usage || slot == NO_SLOT || atomic_load(&reserving) || atomic_load(&usage_calls))
 		return;
+	charged = usage_region_load(&usage->slots[slot].unaccounted);
 	for (uint32_t card = 0; usage_slots_has_card(usage, card); card++)
 		charged |= usage_region_load(&usage->charges[card][slot].attempting) |
 			   usage_region_load(&usage->charges[card][slot].reserved);

@@ -53,6 +53,7 @@ NUMBERS: dict[str, dict[str, int]] = {
         at("vgpu_usage", "slots"): usage.HEADER.size + limits.MAX_CARDS * usage.CARD.size,
         at("vgpu_usage", "charges"): usage.CHARGES_OFFSET, at("vgpu_usage", "times"): usage.TIMES_OFFSET,
         at("vgpu_usage", "flights"): usage.FLIGHTS_OFFSET, at("vgpu_usage", "overheads"): usage.OVERHEADS_OFFSET,
+        at("vgpu_usage", "unlisted"): usage.UNLISTED_OFFSET, "VGPU_USAGE_UNLISTED_UNIT": usage.UNLISTED_UNIT,
         at("vgpu_usage", "change"): usage.CHANGE_OFFSET, "VGPU_USAGE_CHANGE_SHIFT": usage.CHANGE_SHIFT,
         at("vgpu_usage", "marks"): usage.MARKS_OFFSET, at("vgpu_usage_card", "key"): 0,
         at("vgpu_usage_card", "context"): usage.CONTEXT_OFFSET, at("vgpu_usage_card", "uuid"): 8,

@@ -7,9 +7,10 @@ import os
 import random
 import struct
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 import pytest
+from vcuda_boxes import load_simctl
 
 from vgpu.config import usage
 
@@ -263,3 +264,15 @@ def test_an_attempt_that_was_killed_in_the_middle_blocks_nobody(awkward: Box) ->
         file.write(usage.CHARGE.pack(LIMIT, MIB))
     assert living.alloc(LIMIT - MIB)[0] == 0
     assert awkward.usage() == (1, 0, LIMIT)
+
+
+def test_a_process_that_exits_counts_until_the_driver_has_torn_it_down(sim_box: Callable[..., SimBox]) -> None:
+    profile = load_simctl().load_profile("harsh")
+    box = sim_box({**profile, "memory": {**profile["memory"], "teardown_ms": 3000}}, nvml=True)
+    box.limit(2048 * MIB)
+    for _ in range(10):
+        client = box.start()
+        assert (client.ask("init"), client.ask("open 0")) in ((["0"], ["0", "0"]), (["0"], ["2", "2"])), box.log
+        assert client.process.stdin
+        client.process.stdin.close()
+    assert box.cards()[0]["most_used"] <= (2048 + 64) * MIB

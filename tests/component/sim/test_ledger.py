@@ -77,6 +77,33 @@ def test_a_graphs_memory_serves_again_until_it_is_trimmed(node: Any) -> None:
     assert node.held() == 0
 
 
+#: What the option makes a call take, in MiB.
+TAKES = [
+    ("block_bytes", 2 * MIB, "cuMemAlloc_v2 & 1100000", 2),
+    ("block_bytes", 2 * MIB, f"cuMemAlloc_v2 & {3 * MIB // 4}", 2),
+    ("block_bytes", 2 * MIB, f"cuMemAlloc_v2 & {2 * MIB + 1}", 4),
+    ("pool_chunk_bytes", 32 * MIB, "cuMemAllocAsync & 4096 0", 32),
+    ("stream_bytes", MIB, "cuStreamCreate & 1", 1),
+    ("stacks", 1, f"cuCtxSetLimit 0 {64 << 10}", 2520),  # 40 SMs of 1,024 threads, beyond 1 KiB
+    ("each_context", 1, "cuCtxCreate_v2 & 0 0", 120),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "line", "mib"), TAKES)
+def test_a_profile_says_what_a_driver_takes(
+    make_node: Any, simctl: Any, option: str, value: int, line: str, mib: int
+) -> None:
+    client = (node := make_node({**simctl.load_profile("t4x1"), "memory": {option: value}})).opened()
+    before = node.card()["used"]
+    client.does(line)
+    assert (node.card()["used"] - before) / MIB == mib
+
+
+def test_an_option_that_no_driver_has_is_an_error(make_node: Any, simctl: Any) -> None:
+    with pytest.raises(simctl.SimError, match="memory: unknown blocks"):
+        make_node({**simctl.load_profile("t4x1"), "memory": {"blocks": 1}})
+
+
 def test_a_stream_waits_for_a_value(node: Any) -> None:
     """Tests of libvcuda close such a gate, so that what a stream is to take or to free is still to come."""
     client = node.opened()

@@ -45,6 +45,14 @@ def test_the_drivers_own_memory_is_no_allocation() -> None:
         at = usage.OVERHEADS_OFFSET + usage.OVERHEAD.size * (usage.SLOTS + slot)
         usage.OVERHEAD.pack_into(data, at, units)
     assert list(usage.allocated(bytes(data)).values()) == [3 * 4096 + 7]
+    assert list(usage.allocated(bytes(data[: usage.UNLISTED_OFFSET])).values()) == [3 * 4096 + 7], "an earlier one"
+
+
+def test_what_nvml_does_not_list_is_no_allocation_that_it_lists() -> None:
+    data = bytearray(region(1, {1: bytes(16)}, {(1, 0): 7 << 20}))
+    usage.UNLISTED.pack_into(data, usage.UNLISTED_OFFSET + usage.UNLISTED.size * usage.SLOTS, 3)
+    assert list(usage.allocated(bytes(data)).values()) == [7 << 20]
+    assert list(usage.listed(bytes(data)).values()) == [1 << 20]
 
 
 def test_times_are_read_at_the_cards_place() -> None:

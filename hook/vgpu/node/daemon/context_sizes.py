@@ -123,7 +123,7 @@ class ContextSizes:
         answers = self.readers.call(
             [claim],
             lambda claim: usage_regions.held(
-                claim.pid, claim.start_time, lambda: processes(claim), self.proc, usage.allocated
+                claim.pid, claim.start_time, lambda: processes(claim), self.proc, usage.listed
             ),
         )
         held = answers.get(claim.container)

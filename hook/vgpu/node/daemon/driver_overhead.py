@@ -123,8 +123,8 @@ def _present(path: str) -> dict[str, limits.Overhead]:
 
 
 def _allocated_or_empty(data: bytes) -> dict[str, int]:
-    """The allocations of a readable region, which are never {}."""
-    return {"": 0, **usage.allocated(data)}
+    """The allocations of a readable region that NVML lists with its processes, which are never {}."""
+    return {"": 0, **usage.listed(data)}
 
 
 def _listed(

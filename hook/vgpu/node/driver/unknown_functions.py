@@ -22,8 +22,8 @@ HARMLESS = (
     (r"cudbg\w*", "the debugger's interface: what cuda-gdb reads of a process and calls in it"),
     (
         r"cu(?!\w*(Mem|Pool|Array|Handle|Ipc|Import|Export|ProcAddress|Alloc|Create|Retain|Set|Launch))[A-Z]\w*"
-        r"(Get|Query)[A-Z]\w*",
-        "asks, and the name has nothing of memory, of handles, of functions to be called, nor a second verb",
+        r"(Get|Query)(?!(Function|Kernel|Module)(_v\d+)?$)[A-Z]\w*",
+        "asks, and the name has nothing of memory, handles, code, functions to be called, nor a second verb",
     ),
     (r"cu(Coredump|Logs|Profiler)[A-Z]\w*", "dumps, logs and profiles for the process itself"),
     (r"cuEGLApiInit", "loads EGL's functions; every driver since R470 has it, and EGL's frames are imports"),

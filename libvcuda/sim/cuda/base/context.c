@@ -90,13 +90,14 @@ static struct sim_context *remember_context(struct sim_context *context)
 	return context;
 }
 
-/* A process pays for its first context on a card; the ledger does not count further ones. */
 static CUresult revive(struct sim_context *context, unsigned flags)
 {
 	TRY(sim_init_result(sim_ledger_attach(sim_driver.devices[context->device].card)));
 	context->flags = flags;
 	memcpy(context->limits, default_limits, sizeof default_limits);
 	context->peers = 0;
+	context->extra = 0;
+	context->streams = context->most_streams = 0;
 	context->alive = true;
 	return CUDA_SUCCESS;
 }
@@ -109,11 +110,11 @@ static void end(struct sim_context *context)
 		sim_context_ends[i](context);
 	context->is_ending = false;
 	sim_clock_signal(&has_ended);
-	if (has_live_context(context->device))
-		return;
-	for (size_t i = 0; sim_context_last_ends[i]; i++)
+	bool is_last = !has_live_context(context->device);
+	for (size_t i = 0; is_last && sim_context_last_ends[i]; i++)
 		sim_context_last_ends[i](context->device);
-	sim_ledger_detach(sim_driver.devices[context->device].card);
+	sim_ledger_release(sim_driver.devices[context->device].card, context->extra);
+	sim_ledger_detach(sim_driver.devices[context->device].card, is_last);
 }
 
 static CUresult create_context(struct sim_context **out, CUdevice device, unsigned flags, unsigned version,
@@ -264,6 +265,36 @@ SIM_EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 	return CUDA_SUCCESS;
 }
 
+CUresult sim_context_take(struct sim_context *context, uint64_t bytes)
+{
+	TRY(sim_init_result(sim_ledger_reserve(sim_driver.devices[context->device].card, bytes)));
+	context->extra += bytes;
+	return CUDA_SUCCESS;
+}
+
+/* The card has stacks for all threads that it can run. The context has those of the default size from the beginning. */
+static uint64_t stack_bytes(const struct sim_context *context, size_t size)
+{
+	const struct sim_card *card = sim_device_card(context->device);
+	size_t least = default_limits[CU_LIMIT_STACK_SIZE];
+
+	if (!sim_state_header()->stacks || size <= least)
+		return 0;
+	return (uint64_t)card->sm_count * sim_attribute_threads_per_sm(card) * (size - least);
+}
+
+static CUresult resize_stacks(struct sim_context *context, size_t size)
+{
+	uint64_t before = stack_bytes(context, context->limits[CU_LIMIT_STACK_SIZE]);
+	uint64_t after = stack_bytes(context, size);
+
+	if (after > before)
+		return sim_context_take(context, after - before);
+	sim_ledger_release(sim_driver.devices[context->device].card, before - after);
+	context->extra -= before - after;
+	return CUDA_SUCCESS;
+}
+
 SIM_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
 	struct sim_context *context;
@@ -271,8 +302,11 @@ SIM_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 	TRY(sim_context_current(&context));
 	if (limit < 0 || limit >= SIM_LIMITS)
 		return CUDA_ERROR_UNSUPPORTED_LIMIT;
-	context->limits[limit] = value;
-	return CUDA_SUCCESS;
+	pthread_mutex_lock(&sim_driver.lock);
+	CUresult result = limit == CU_LIMIT_STACK_SIZE ? resize_stacks(context, value) : CUDA_SUCCESS;
+	if (result == CUDA_SUCCESS)
+		context->limits[limit] = value;
+	return sim_object_unlock(result);
 }
 
 static CUresult set_peer(CUcontext peer, bool enable)

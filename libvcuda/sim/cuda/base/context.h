@@ -19,6 +19,8 @@ struct sim_context {
 	bool alive;
 	bool is_ending; /* no longer alive, but its streams still carry out their work */
 	size_t limits[SIM_LIMITS];
+	uint64_t extra; /* bytes on its card for stacks beyond the default size, and for streams */
+	unsigned streams, most_streams; /* with handles: now, and at once so far */
 	uint32_t peers; /* bit n: peer access to device n is enabled */
 	struct sim_object *objects;
 	struct sim_allocation *allocations;
@@ -27,6 +29,7 @@ struct sim_context {
 };
 
 CUresult sim_context_current(struct sim_context **context); /* ready, and a live context is current */
+CUresult sim_context_take(struct sim_context *context, uint64_t bytes); /* until the context ends; under the lock */
 CUresult sim_context_check(CUcontext context);              /* ready, and the context is a live one */
 
 /* What ends with a context, and with the last one of a device: lists in cuda/entry/teardown.c. Under the lock. */

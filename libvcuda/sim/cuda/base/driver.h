@@ -48,6 +48,8 @@ struct sim_object {
 /* Graph memory of a device: bytes of live allocations, and reserved bytes, which only a trim releases. */
 struct sim_graph_memory {
 	uint64_t used, used_high, reserved, reserved_high;
+	uint64_t nodes; /* of executable graphs */
+	uint64_t kept;  /* bytes for the most nodes that there were, until the device's last context ends */
 };
 
 struct sim_device {

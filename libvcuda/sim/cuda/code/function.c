@@ -31,6 +31,18 @@ void sim_function_time(struct sim_function *function)
 			  kernel->parameters[1].size == 8 && kernel->parameters[2].size == 8;
 }
 
+CUresult sim_function_load(struct sim_function *function)
+{
+	uint64_t bytes = sim_state_header()->function_bytes;
+
+	if (function->charged || !bytes)
+		return CUDA_SUCCESS;
+	TRY(sim_init_result(sim_ledger_reserve(sim_driver.devices[function->object.context->device].card, bytes)));
+	function->charged = bytes;
+	function->module->charged += bytes;
+	return CUDA_SUCCESS;
+}
+
 static int attribute_of(const struct sim_function *function, CUfunction_attribute attribute)
 {
 	const struct sim_card *card = sim_device_card(function->object.context->device);

@@ -20,6 +20,7 @@ struct sim_function {
 	struct sim_module *module;
 	const struct sim_kernel *kernel; /* its entry in the image */
 	int settings[CU_FUNC_ATTRIBUTE_MAX];
+	uint64_t charged;                /* bytes for its code, from its first launch on */
 	uint64_t duration;               /* from its name; 0: the general rule applies */
 	bool takes_first_argument;       /* the first argument is the duration in ns */
 	bool meets; /* the second and third arguments name a meeting and its size, see README.md */
@@ -32,6 +33,8 @@ CUresult sim_module_read_file(const char *path, char **data, size_t *size);
 /* Under the lock. */
 CUresult sim_module_function(struct sim_module *module, const char *name, CUfunction *function);
 void sim_module_destroy(struct sim_module *module);
+/* Takes the memory for the function's code, at its first launch. Under the lock. */
+CUresult sim_function_load(struct sim_function *function);
 /* Reads the duration from the function's name; see README.md. */
 void sim_function_time(struct sim_function *function);
 

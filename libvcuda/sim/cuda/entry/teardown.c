@@ -22,4 +22,4 @@ void (*const sim_context_ends[])(struct sim_context *context) = {
 	NULL,
 };
 
-void (*const sim_context_last_ends[])(CUdevice device) = {sim_pool_drop_all, sim_graph_memory_trim, NULL};
+void (*const sim_context_last_ends[])(CUdevice device) = {sim_pool_drop_all, sim_graph_memory_end, NULL};

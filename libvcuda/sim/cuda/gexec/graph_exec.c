@@ -8,12 +8,22 @@
 #include "cuda/gexec/graph_exec.h"
 #include "cuda/work/launch.h"
 #include "cuda/gexec/memop.h"
+#include "cuda/memory/graph_memory.h"
 #include "cuda/work/stream.h"
 #include "state/clock.h"
 
+static void destroy(struct sim_exec *exec)
+{
+	sim_graph_plan_free(&exec->plan);
+	sim_object_destroy(exec);
+}
+
 static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long flags)
 {
+	struct sim_context *context;
+
 	REJECT(flags & ~(unsigned long long)CU_GRAPH_INSTANTIATE_FLAGS);
+	CUdevice device = sim_context_current(&context) == CUDA_SUCCESS ? context->device : 0;
 	TRY(sim_graph_lock(graph, NULL, 0, out));
 	struct sim_exec *exec = sim_object_create(sizeof *exec, SIM_EXEC, NULL);
 	if (!exec)
@@ -23,8 +33,14 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long 
 		return sim_object_unlock(CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	exec->flags = flags;
-	*out = exec;
-	return sim_object_unlock(CUDA_SUCCESS);
+	exec->device = device;
+	exec->nodes = exec->plan.count;
+	CUresult result = sim_graph_memory_keep_nodes(device, exec->nodes);
+	if (result == CUDA_SUCCESS)
+		*out = exec;
+	else
+		destroy(exec);
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log, size_t size)
@@ -55,8 +71,8 @@ SIM_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph grap
 SIM_EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
 	TRY(sim_object_lock(exec, SIM_EXEC));
-	sim_graph_plan_free(&exec->plan);
-	sim_object_destroy(exec);
+	sim_graph_memory_leave_nodes(exec->device, exec->nodes);
+	destroy(exec);
 	return sim_object_unlock(CUDA_SUCCESS);
 }
 

@@ -71,6 +71,8 @@ struct sim_exec {
 	struct sim_object object;
 	unsigned long long flags;
 	struct sim_plan plan;
+	CUdevice device; /* whose memory its nodes take */
+	size_t nodes;
 };
 
 struct sim_graph *sim_graph_new(void);

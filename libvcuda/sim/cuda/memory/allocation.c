@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cuda/memory/block.h"
 #include "cuda/memory/pool.h"
 
 static void *tree;
@@ -153,24 +154,6 @@ static void unmap_allocation(struct sim_allocation *allocation)
 		munmap(at, allocation->mapped);
 }
 
-static uint64_t round_up(uint64_t size, uint64_t granularity)
-{
-	uint64_t rest = size % granularity;
-
-	return rest ? size + (granularity - rest) : size;
-}
-
-/* Managed memory that does not fit on the card is placed in host memory as a whole: pages do not migrate here. */
-static CUresult reserve(struct sim_allocation *allocation)
-{
-	CUresult result = sim_init_result(sim_ledger_reserve(allocation->card, allocation->charged));
-
-	if (result != CUDA_ERROR_OUT_OF_MEMORY || allocation->memory != SIM_MANAGED_MEMORY)
-		return result;
-	allocation->charged = 0;
-	return CUDA_SUCCESS;
-}
-
 static void uncharge(struct sim_allocation *allocation)
 {
 	if (allocation->life_fd > 0)
@@ -180,7 +163,7 @@ static void uncharge(struct sim_allocation *allocation)
 	else if (allocation->shared)
 		sim_shares_release(allocation->shared - 1);
 	else if (allocation->charged)
-		sim_ledger_release(allocation->card, allocation->charged);
+		sim_block_give(allocation);
 }
 
 /* Reserves on the card, maps, then inserts the allocation; a failure leaves no trace. */
@@ -191,7 +174,7 @@ static CUresult back(struct sim_allocation *allocation)
 	if (allocation->payer)
 		result = allocation->payer->take(allocation);
 	else if (allocation->charged)
-		result = reserve(allocation);
+		result = sim_block_take(allocation);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (map_allocation(allocation)) {
@@ -211,7 +194,7 @@ static CUresult allocate(struct sim_allocation *allocation)
 	if (is_on_card(allocation->memory)) {
 		if (allocation->size > card->memory && allocation->memory != SIM_MANAGED_MEMORY)
 			return CUDA_ERROR_OUT_OF_MEMORY;
-		allocation->charged = round_up(allocation->size, card->granularity);
+		allocation->charged = sim_block_round(allocation->size, allocation->card);
 	} else if (allocation->pool) {
 		allocation->charged = allocation->size; /* charged to the pool: it is host memory */
 	}

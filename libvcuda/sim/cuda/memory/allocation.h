@@ -47,6 +47,7 @@ struct sim_allocation {
 	struct sim_context *context;   /* context, pool or physical is the owner; the other two are NULL */
 	struct sim_pool *pool;
 	struct sim_physical *physical; /* the allocation shows a part of it */
+	struct sim_block *block;   /* which it shares with others; NULL: none */
 	const struct sim_payer *payer; /* NULL: the ledger */
 	size_t offset;
 	uint64_t imported_id;          /* of imported memory: its number in the exporting process */

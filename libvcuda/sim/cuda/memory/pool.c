@@ -6,9 +6,29 @@
  */
 #include "cuda/memory/pool.h"
 
+uint64_t sim_pool_chunks(uint64_t bytes)
+{
+	uint64_t chunk = sim_state_header()->pool_chunk_bytes;
+
+	return chunk && bytes % chunk && bytes < UINT64_MAX - chunk ? bytes - bytes % chunk + chunk : bytes;
+}
+
 static uint64_t larger(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
+}
+
+static bool is_unlisted(const struct sim_pool *pool)
+{
+	return pool->memory == SIM_MANAGED_MEMORY;
+}
+
+static CUresult grow(const struct sim_pool *pool, uint64_t bytes)
+{
+	TRY(sim_init_result(sim_ledger_reserve(sim_driver.devices[pool->device].card, bytes)));
+	if (is_unlisted(pool))
+		sim_ledger_unlist(sim_driver.devices[pool->device].card, (int64_t)bytes);
+	return CUDA_SUCCESS;
 }
 
 /* Charges the card for what the pool has not kept. */
@@ -19,9 +39,8 @@ static CUresult take_bytes(struct sim_allocation *allocation)
 
 	if (used > pool->reserved) {
 		if (pool->memory != SIM_HOST_MEMORY)
-			TRY(sim_init_result(
-				sim_ledger_reserve(sim_driver.devices[pool->device].card, used - pool->reserved)));
-		pool->reserved = used;
+			TRY(grow(pool, sim_pool_chunks(used) - pool->reserved));
+		pool->reserved = sim_pool_chunks(used);
 	}
 	pool->used = used;
 	pool->high = larger(pool->high, used);
@@ -31,10 +50,12 @@ static CUresult take_bytes(struct sim_allocation *allocation)
 
 void sim_pool_shrink(struct sim_pool *pool, uint64_t keep)
 {
-	uint64_t rest = larger(pool->used, keep);
+	uint64_t rest = sim_pool_chunks(larger(pool->used, keep));
 
 	if (rest >= pool->reserved)
 		return;
+	if (is_unlisted(pool))
+		sim_ledger_unlist(sim_driver.devices[pool->device].card, -(int64_t)(pool->reserved - rest));
 	if (pool->memory != SIM_HOST_MEMORY)
 		sim_ledger_release(sim_driver.devices[pool->device].card, pool->reserved - rest);
 	pool->reserved = rest;

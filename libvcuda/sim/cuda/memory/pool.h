@@ -25,6 +25,8 @@ struct sim_pool {
 	uint64_t reserved_high;
 };
 
+/* Pools and graph memory take and give back whole chunks, where the profile has chunks. */
+uint64_t sim_pool_chunks(uint64_t bytes);
 /* Under the lock, all but sim_pool_of_place. */
 struct sim_pool *sim_pool_new(CUdevice device, enum sim_memory memory);
 /* The pool takes no further allocation, and ends with its last one. */

@@ -24,7 +24,7 @@ static bool is_kernel(const struct sim_work *work)
 static bool needs_turn(const struct sim_work *work)
 {
 	return is_kernel(work) ||
-	       (sim_state_timing()->event_turn &&
+	       (sim_state_header()->event_turn &&
 		(work->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD || work->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT ||
 		 (work->type == CU_GRAPH_NODE_TYPE_HOST && work->host.by_card)));
 }
@@ -92,7 +92,7 @@ static uint64_t copy_begin(struct sim_engine *engine, const struct sim_work *wor
 	if (work->type != CU_GRAPH_NODE_TYPE_MEMCPY)
 		return time;
 	unsigned direction = work->copy.to.on_card ? SIM_COPY_TO_CARD : SIM_COPY_FROM_CARD;
-	if (sim_state_timing()->shared_copies)
+	if (sim_state_header()->shared_copies)
 		return sim_turn_copy(engine->card, direction, time, work->remaining);
 	uint64_t *end = &engine->copies_end[direction];
 	time = later_of(time, *end);
@@ -151,7 +151,7 @@ static void pause_kernels(struct sim_engine *engine, uint64_t time)
 /* Whether the slice has ended, but not for the kernels that run: with `whole_kernels` they keep the card. */
 static bool is_overtime(const struct sim_engine *engine, uint64_t now)
 {
-	return sim_state_timing()->whole_kernels && engine->share && engine->slice.until <= now &&
+	return sim_state_header()->whole_kernels && engine->share && engine->slice.until <= now &&
 	       sim_turn_is_wanted(engine->card);
 }
 
@@ -312,7 +312,7 @@ static bool handle_next(struct sim_engine *engine, uint64_t now, bool wants_turn
 
 static void sleep_until(struct sim_engine *engine, uint64_t wake, uint64_t now, bool wants_turn)
 {
-	bool may_lose = engine->has_turn && !engine->is_unlimited && sim_state_timing()->wake_ns;
+	bool may_lose = engine->has_turn && !engine->is_unlimited && sim_state_header()->wake_ns;
 
 	if (may_lose || (wants_turn && !engine->has_turn)) {
 		if (!engine->has_turn && wake > engine->slice.until)
@@ -335,7 +335,7 @@ static void sleep_until(struct sim_engine *engine, uint64_t wake, uint64_t now, 
 /* When an idle context passes the card on: at once, or `idle_ns` later. */
 static uint64_t idle_end(const struct sim_engine *engine)
 {
-	return later_of(engine->freed, engine->slice.since) + sim_state_timing()->idle_ns;
+	return later_of(engine->freed, engine->slice.since) + sim_state_header()->idle_ns;
 }
 
 static void step(struct sim_engine *engine)
@@ -349,7 +349,7 @@ static void step(struct sim_engine *engine)
 		return;
 	if (engine->has_turn && !engine->is_unlimited && !engine->share && !engine->fronts && !wants_turn) {
 		uint64_t end = idle_end(engine);
-		if (!sim_state_timing()->idle_ns || end <= now) {
+		if (!sim_state_header()->idle_ns || end <= now) {
 			pass_turn(engine, end, false);
 			return;
 		}
@@ -384,7 +384,7 @@ static void *engine_thread(void *argument)
 		step(engine);
 	/* The last work may have ended in the step before the engine would have passed the card on. */
 	if (engine->has_turn && !engine->is_unlimited)
-		pass_turn(engine, sim_state_timing()->idle_ns ? sim_clock_now() : idle_end(engine), false);
+		pass_turn(engine, sim_state_header()->idle_ns ? sim_clock_now() : idle_end(engine), false);
 	engine->is_running = false;
 	pthread_mutex_unlock(&sim_driver.lock);
 	return NULL;

@@ -39,7 +39,7 @@ static uint64_t general_duration(void)
 
 	if (!duration) {
 		override = getenv("VGPU_SIM_KERNEL_NS");
-		duration = override && *override ? strtoull(override, NULL, 10) : sim_state_timing()->kernel_ns;
+		duration = override && *override ? strtoull(override, NULL, 10) : sim_state_header()->kernel_ns;
 		if (!duration)
 			duration = 1;
 	}
@@ -62,6 +62,7 @@ CUresult sim_launch_prepare(const struct sim_launch *launch, void **arguments, s
 	REJECT(!extent_fits(launch->grid, 0x7fffffff, 65535, 65535) || !extent_fits(launch->block, 1024, 1024, 64) ||
 	       product(launch->block) > MAX_THREADS_PER_BLOCK);
 	TRY(sim_object_lock(launch->function, SIM_FUNCTION));
+	CUresult result = sim_function_load(launch->function);
 	*work = (struct sim_work){
 		.type = CU_GRAPH_NODE_TYPE_KERNEL,
 		.launch = *launch,
@@ -72,7 +73,7 @@ CUresult sim_launch_prepare(const struct sim_launch *launch, void **arguments, s
 		memcpy(&work->meeting, arguments[1], sizeof work->meeting);
 		memcpy(&work->parties, arguments[2], sizeof work->parties);
 	}
-	return sim_object_unlock(CUDA_SUCCESS);
+	return sim_object_unlock(result);
 }
 
 /* A green context has a part of the multiprocessors: what would fill more takes longer in proportion. */

@@ -114,12 +114,12 @@ static bool can_be_done_at_once(const struct sim_engine *engine, const struct si
 {
 	if (engine->pending)
 		return false;
-	bool needs_turn = sim_state_timing()->event_turn;
+	bool needs_turn = sim_state_header()->event_turn;
 	switch (work->type) {
 	case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return !needs_turn;
 	case CU_GRAPH_NODE_TYPE_MEM_FREE: return true;
 	case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return !work->moment || (work->moment->reached && !needs_turn);
-	case CU_GRAPH_NODE_TYPE_MEMCPY: return wait && !work->share && !sim_state_timing()->shared_copies;
+	case CU_GRAPH_NODE_TYPE_MEMCPY: return wait && !work->share && !sim_state_header()->shared_copies;
 	default: return wait && !work->share;
 	}
 }

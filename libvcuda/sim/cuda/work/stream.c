@@ -113,8 +113,15 @@ SIM_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags,
 	TRY(sim_context_current(&context));
 	REJECT(!stream || flags & ~SIM_STREAM_NON_BLOCKING);
 	pthread_mutex_lock(&sim_driver.lock);
-	*stream = create_stream(context, flags, priority);
-	return sim_object_unlock(*stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+	CUresult result = CUDA_SUCCESS;
+	if (context->streams == context->most_streams)
+		result = sim_context_take(context, sim_state_header()->stream_bytes);
+	*stream = result == CUDA_SUCCESS ? create_stream(context, flags, priority) : NULL;
+	if (!*stream)
+		return sim_object_unlock(CUDA_ERROR_OUT_OF_MEMORY);
+	if (context->streams++ == context->most_streams)
+		context->most_streams++;
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 CUstream sim_stream_new(struct sim_context *context, CUstream like)
@@ -147,6 +154,8 @@ SIM_EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 SIM_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 {
 	TRY(sim_object_lock(stream, SIM_STREAM));
+	if (stream->object.context->streams)
+		stream->object.context->streams--;
 	sim_capture_forget(&stream->place);
 	sim_finish_stream(stream);
 	return sim_object_unlock(CUDA_SUCCESS);
