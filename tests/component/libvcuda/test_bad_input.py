@@ -146,6 +146,7 @@ PARTS = {
     "overheads": (usage.OVERHEADS_OFFSET, usage.TIMES_OFFSET),
     "times": (usage.TIMES_OFFSET, usage.FLIGHTS_OFFSET),
     "flights": (usage.FLIGHTS_OFFSET, usage.UNLISTED_OFFSET),
+    "unlisted": (usage.UNLISTED_OFFSET, usage.SIZE),
 }
 WORDS = (0, 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 
@@ -197,7 +198,7 @@ def test_forged_words_stop_no_program_and_reach_no_other_container(sim_box: Call
     for word in WORDS:
         forge(victim, part, word)
         assert works(client, kernel), hex(word)
-        assert works(victim.caller(), 0) if part == "charges" else works(*with_kernel(victim)), hex(word)
+        assert works(*with_kernel(victim)), hex(word)
     assert other.opened().fills(MIB) == LIMIT
     try:
         said = usage.decode((victim.path / "usage/usage").read_bytes())
