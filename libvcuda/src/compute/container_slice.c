@@ -414,6 +414,7 @@ static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 {
 	if (!presence_is_kept()) {
 		STORE(container_slice.present, 0);
+		STORE(container_slice.waited, 0);
 		STORE(container_slice.queued, 0);
 	}
 	if (!LOAD(container_slice.present))
@@ -468,7 +469,7 @@ static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 		return 0;
 	bool launches_next = LOAD(bucket->shared.time->holder) == bucket->shared.slot + 1 &&
 			     LOAD(token_bucket_own_flight(bucket)->waiting);
-	if (launches_next)
+	if (launches_next) /* as soon as its thread wakes, perhaps late */
 		return bounds_max(LOAD(bucket->shared.time->progress), LOAD(bucket->finish)) + SLICE_STAY / 2 +
 		       clock_lateness() / 2;
 	if (!sits_through_pauses(bucket))
@@ -501,12 +502,12 @@ static bool has_work(void)
 static void end_slice(uint64_t now)
 {
 	STORE(container_slice.present, 0);
-	STORE(container_slice.waited, 0);
 	atomic_thread_fence(memory_order_seq_cst); /* as in container_slice_has_begun() */
 	if (has_work()) { /* another thread has launched meanwhile */
 		STORE(container_slice.present, 1);
 		return;
 	}
+	STORE(container_slice.waited, 0);
 	for (unsigned int i = token_bucket_count(); i; i--) {
 		struct token_bucket *bucket = token_buckets[i - 1];
 		if (LOAD(bucket->shared.time->holder) == bucket->shared.slot + 1 || !goes_on(bucket, now))
