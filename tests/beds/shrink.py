@@ -34,8 +34,9 @@ def main(test: str, seed: str, runs: str = "1") -> None:
         chosen = ",".join(map(str, steps))
         environment = {**os.environ, "VGPU_SEED": seed, "VGPU_STEPS": chosen}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+        quiet = subprocess.DEVNULL
         failed = any(
-            subprocess.run(command, env=environment, stdout=-3, check=False).returncode for _ in range(int(runs))
+            subprocess.run(command, env=environment, stdout=quiet, check=False).returncode for _ in range(int(runs))
         )
         if failed:
             print(f"VGPU_SEED={seed} VGPU_STEPS={chosen}", flush=True)

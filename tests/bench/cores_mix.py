@@ -4,7 +4,7 @@ latency of those that ask for less than their share against no limiter.
 A mix is 2 to 10 containers with random shares. Their programs are random (rounds with pauses, ways of waiting, graphs,
 copies, streams, requests) or recorded ones (tests/data/recorded, or the files of `VGPU_BENCH_RECORDED`). The card's
 timing is random, too. `VGPU_BENCH_SEED` chooses the mixes (1), `VGPU_BENCH_MIXES` how many there are (200). Each figure
-is that of the worst mix, of which a picture is left (pictures.py).
+is that of the worst mix, of which a picture is left (pictures.py). vgpud's part of a node is there, as on a real one.
 """
 
 from __future__ import annotations

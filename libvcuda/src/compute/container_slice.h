@@ -7,7 +7,8 @@
  * until when its work should be done, and says so again in time. Others do not wait for one whose lease has lapsed.
  *
  * Belongs here: when the container begins, stays, waits and leaves. Not the locks by which containers see each other
- * (compute/presence.h), for whom it waits (compute/neighbours.h), nor the time slices of its processes within its own (compute/process_slice.h).
+ * (compute/presence.h), for whom it waits (compute/neighbours.h), nor the time slices of its processes within its own
+ * (compute/process_slice.h).
  */
 #ifndef VCUDA_CONTAINER_SLICE_H
 #define VCUDA_CONTAINER_SLICE_H

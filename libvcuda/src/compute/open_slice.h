@@ -1,6 +1,7 @@
 /*
- * Open slices. A program may leave the card idle in a slice of its own, because it launches seldom or its threads wake late.
- * Its container then lets others work beside it. What that costs depends on the card and on the programs, so it is tried.
+ * Open slices. A program may leave the card idle in a slice of its own, because it launches seldom or its threads wake
+ * late. Its container then lets others work beside it. What that costs depends on the card and on the programs, so it is
+ * tried.
  *
  * Belongs here: how much of its slices the program uses, and whether they are to be open. Not how others learn of it
  * (compute/presence.h). One thread at a time calls these functions.

@@ -42,8 +42,8 @@ bool clock_waits_are_refused(void);
 bool clock_thread(void (*body)(void));
 
 /*
- * How late this process's threads wake, in ns, a moving mean; 0: no later than on a machine that has processors to spare. One
- * thread notes it, after each sleep that was to last until `until`.
+ * How late this process's threads wake, in ns, a moving mean; 0: no later than on a machine that has processors to
+ * spare. One thread notes it, after each sleep that was to last until `until`.
  */
 void clock_note_wake(uint64_t until);
 uint64_t clock_lateness(void);

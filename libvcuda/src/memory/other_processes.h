@@ -23,8 +23,9 @@ struct other_processes {
 bool other_processes_ask(const uint8_t uuid[16], struct nvml_list *figures);
 
 /*
- * What `figures`, the answer to the last question, say. Without figures (count 0): what is booked. `is_quiet`: the caller has found
- * the same doubt for so long that no call can be under way, so that a context takes no more than the figures say.
+ * What `figures`, the answer to the last question, say. Without figures (count 0): what is booked. `is_quiet`: the caller
+ * has found the same doubt for so long that no call can be under way, so that a context takes no more than the figures
+ * say.
  */
 struct other_processes other_processes_unaccounted(int card, const uint8_t uuid[16], const struct nvml_list *figures,
 						   bool is_quiet);

@@ -335,8 +335,8 @@ void usage_slots_leave(void)
 
 /*
  * At exit the driver still holds memory that the program did not free. A slot with charges, or with overhead that nobody
- * has booked, therefore stays, and another process reaps it once this one is gone. An empty slot is freed now. The library is linked nodelete, so that
- * this runs at exit and never in a dlclose.
+ * has booked, therefore stays, and another process reaps it once this one is gone. An empty slot is freed now. The
+ * library is linked nodelete, so that this runs at exit and never in a dlclose.
  */
 __attribute__((destructor)) static void leave_at_exit(void)
 {

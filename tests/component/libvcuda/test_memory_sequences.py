@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable
 
 import pytest
+from shrink import shrunk
 from vcuda_boxes import load_simctl
 
 from vgpu.config import limits, usage
@@ -119,15 +120,8 @@ class History:
     """A random program: `step` makes one step of it, and `check` compares."""
 
     exact = True  #: the driver takes what it is asked for
-    unused: tuple[str, ...] = (
-        "code",
-        "stack",
-        "streams",
-        "blocks",
-        "workers",
-        "storm",
-        "kill",
-    )  #: steps of other drivers
+    #: Steps of other drivers.
+    unused: tuple[str, ...] = ("code", "stack", "streams", "blocks", "workers", "storm", "kill")
     some_limits: tuple[int, ...] = (64, 256, 512, 1024, 1536)  #: in MiB
     context = 0  #: what one takes
 
@@ -657,7 +651,7 @@ class Harsh(History):
     """On a driver that takes more than it is asked for, and lists some of it with no process."""
 
     exact = False
-    unused = ("many",)
+    unused = ("many",)  #: step_blocks has them
     some_limits = (1024, 1536, 2048, 3072)
 
     def __init__(self, box: SimBox, seed: int) -> None:
@@ -745,6 +739,10 @@ def stays_within(box: SimBox, seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_driver_that_takes_more_stays_within_the_bound(sim_box: Callable[..., SimBox], seed: int) -> None:
     stays_within(sim_box("harsh", nvml=True), seed)
+
+
+def test_a_failing_history_is_shrunk_to_what_it_needs() -> None:
+    assert shrunk(list(range(150)), lambda part: {3, 77, 78} <= set(part)) == [3, 77, 78]
 
 
 PROFILE = load_simctl().load_profile("harsh")

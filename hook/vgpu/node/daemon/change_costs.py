@@ -4,8 +4,8 @@ Belongs here: which of the containers' words is believed, and when a new figure 
 measurement (libvcuda/src/compute/change_cost.c), and what a share loses by it (vgpu.config.core_schedule).
 
 A container may say anything. The lower median of all containers of a card counts, within bounds: of two, none can make
-the other pay for more than that one says, and a card on which most lie loses at most a 32nd, or
-3 ms for each container in 400.
+the other pay for more than that one says, and a card on which most lie loses at most a 32nd, or 3 ms
+for each container in 400.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 /*
- * Streams: their handles, the built-in streams, and their properties. Their queues are in cuda/work/queue.c; captures are in
- * cuda/work/capture.c; waiting for a value is in cuda/work/watch.c.
+ * Streams: their handles, the built-in streams, and their properties. Their queues are in cuda/work/queue.c; captures
+ * are in cuda/work/capture.c; waiting for a value is in cuda/work/watch.c.
  */
 #include <stdlib.h>
 
