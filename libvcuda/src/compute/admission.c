@@ -9,6 +9,8 @@
 
 #define PATIENCE (20 * NS_PER_MS)     /* with work on another card: the kernels of a group wait for each other */
 #define PATIENCE_HERE NS_PER_S        /* with another process's work on this card: it may just be long */
+#define AHEAD_ALONE (100 * NS_PER_MS)
+#define AHEAD_AFTER NS_PER_S          /* in which no other process of the container has had the card */
 #define LOCAL_SLICE (64 * NS_PER_US)  /* a local slice: ns of use, and the time for which it is reserved */
 
 /*
@@ -63,14 +65,22 @@ static uint64_t ahead_beside_others(const struct token_bucket *bucket, uint64_t 
 {
 	if (container_slice_waits_for_launches(bucket, now))
 		return SLICE_AHEAD_CARDS;
-	bool is_sure = LOAD(bucket->unsure) < SLICE_UNSURE && !LOAD(container_slice.is_open);
+	if (LOAD(container_slice.is_open))
+		return SLICE_AHEAD_OPEN;
+	bool is_sure = LOAD(bucket->unsure) < SLICE_UNSURE;
 	return (is_sure ? SLICE_AHEAD : SLICE_AHEAD_UNSURE) + 2 * clock_lateness();
 }
 
+/*
+ * A program without neighbours may launch far ahead, as it does without a limit: it prepares its next work meanwhile. The
+ * container's other processes would wait for all of that.
+ */
 static uint64_t run_ahead(const struct token_bucket *bucket, uint64_t now)
 {
 	if (container_slice_has_neighbours(bucket))
 		return ahead_beside_others(bucket, now);
+	if (now - LOAD(bucket->taken_at) > AHEAD_AFTER)
+		return AHEAD_ALONE;
 	return bounds_clamp(schedule_quota(bucket, now) / 2, NS_PER_MS / 2, 10 * NS_PER_MS);
 }
 
@@ -79,7 +89,7 @@ static uint64_t run_ahead(const struct token_bucket *bucket, uint64_t now)
  * long kernel follows another one when that is about to end. A kernel that was never measured runs alone, and then
  * twice as many follow each other each time: the first may have been a short one.
  */
-static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t estimate, uint64_t trusted, uint64_t now,
+static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t estimate, bool is_trusted, uint64_t now,
 				   uint64_t *again)
 {
 	uint64_t in_flight = token_bucket_in_flight(bucket), finish = LOAD(bucket->finish);
@@ -89,7 +99,7 @@ static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t e
 
 	if (!in_flight)
 		return true;
-	if (in_flight <= bounds_min(most, trusted) && (rest + estimate <= ahead || rest <= SLICE_AHEAD_LONG))
+	if (is_trusted && in_flight <= most && (rest + estimate <= ahead || rest <= SLICE_AHEAD_LONG))
 		return true;
 	*again = now + bounds_clamp(rest > SLICE_AHEAD_LONG ? rest - SLICE_AHEAD_LONG : rest, 50 * NS_PER_US,
 				    ahead > SLICE_AHEAD ? SLICE_LOOK_UNSURE : NS_PER_MS);
@@ -103,16 +113,16 @@ static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t e
 static bool has_room(const struct token_bucket *bucket, uint64_t estimate, const struct estimate *kind, uint64_t now,
 		     uint64_t *again)
 {
-	uint64_t in_flight = token_bucket_in_flight(bucket), trusted = estimates_ahead(kind);
-	uint64_t most_in_flight = bounds_min(run_ahead(bucket, now), trusted);
+	uint64_t in_flight = token_bucket_in_flight(bucket), most_in_flight = run_ahead(bucket, now);
 	uint64_t finish = LOAD(bucket->finish);
+	bool is_known = estimates_known(kind);
 
 	if (container_slice_has_neighbours(bucket))
-		return has_room_beside_others(bucket, estimate, trusted, now, again);
-	if (in_flight + estimate <= most_in_flight || in_flight <= estimate + VGPU_USAGE_TIME_UNIT)
+		return has_room_beside_others(bucket, estimate, estimates_trusted(kind), now, again);
+	if (in_flight <= estimate + VGPU_USAGE_TIME_UNIT || (is_known && in_flight + estimate <= most_in_flight))
 		return true;
-	uint64_t ends = finish > now ? (in_flight + estimate - most_in_flight) / 2 : (now - finish) / 4;
-	*again = now + bounds_clamp(ends, 50 * NS_PER_US, NS_PER_MS);
+	uint64_t rest = is_known ? in_flight + estimate - most_in_flight : in_flight;
+	*again = now + bounds_clamp(finish > now ? rest / 2 : (now - finish) / 4, 50 * NS_PER_US, NS_PER_MS);
 	return false;
 }
 

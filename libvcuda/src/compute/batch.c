@@ -99,15 +99,6 @@ static bool wants_sample(const struct stream_slot *slot, const struct launch *la
 	       (now - slot->sampled_at >= SAMPLES_APART && estimates_stale(launch->kind, now));
 }
 
-/* The stream may have been idle since the batch should have ended. */
-static void note_delay(struct batch *batch, uint64_t now)
-{
-	if (now <= batch->expected)
-		return;
-	batch->doubtful += now - batch->expected;
-	batch->idle_times++;
-}
-
 static void record_end(struct compute_context *context, struct batch *batch, CUstream stream, uint64_t now)
 {
 	context->slots[batch->slot].open = -1;
@@ -115,12 +106,6 @@ static void record_end(struct compute_context *context, struct batch *batch, CUs
 	batch->end = card_clock_record(context, stream);
 	batch->state = CLOSED;
 	batch->closed_at = now;
-}
-
-static void end_batch(struct compute_context *context, struct batch *batch, CUstream stream, uint64_t now)
-{
-	note_delay(batch, now);
-	record_end(context, batch, stream, now);
 }
 
 /*
@@ -153,7 +138,8 @@ static void add_to(struct batch *batch, struct stream_slot *slot, struct launch 
 	batch->is_guessed |= !estimates_fresh(launch->kind, now);
 	slot->stream = launch->stream;
 	slot->thread = launch->thread;
-	slot->joined_at = now;
+	slot->joined_at = batch->joined_at = now;
+	STORE(launch->kind->launched, LOAD(launch->kind->launched) + 1);
 	batch->launches++;
 	batch->estimate += launch->estimate;
 	batch->booked += launch->estimate;
@@ -199,7 +185,7 @@ void batch_join(struct launch *launch, uint64_t now)
 	if (sample)
 		slot->sampled_at = now;
 	if (batch && sample) {
-		end_batch(context, batch, launch->stream, now);
+		record_end(context, batch, launch->stream, now);
 		batch = NULL;
 	}
 	if (!batch) {
@@ -270,9 +256,9 @@ static void note_success(struct compute_context *context, struct batch *batch, c
 {
 	if (launch->opened)
 		note_launched(batch, launch, now);
+	if (launch->may_wait)
+		batch->joined_at = now;
 	if (batch->state == OPEN && launch->closes) {
-		if (!launch->may_wait)
-			note_delay(batch, now);
 		record_end(context, batch, launch->stream, now);
 	} else if (batch->state == CLOSED) {
 		move_end(context, batch, launch->stream, now);
@@ -335,7 +321,7 @@ uint64_t batch_end_quiet(struct compute_context *context, uint64_t now)
 			next = bounds_min(next, due);
 			continue;
 		}
-		end_batch(context, batch, slot->stream, now);
+		record_end(context, batch, slot->stream, now);
 	}
 	return next;
 }
@@ -357,12 +343,14 @@ void batch_note_done(struct compute_context *context, const struct batch *done)
 }
 
 /* Leaves the streams of other threads alone: those threads may have destroyed them. */
-static void close_own(struct compute_context *context, struct stream_slot *slot, uint64_t least)
+static struct batch *close_own(struct compute_context *context, struct stream_slot *slot, uint64_t least)
 {
 	struct batch *batch = slot->open < 0 ? NULL : &context->batches[slot->open];
 
-	if (batch && slot->thread == &guard_this_thread && batch->estimate >= least)
-		record_end(context, batch, slot->stream, clock_now());
+	if (!batch || slot->thread != &guard_this_thread || batch->estimate < least)
+		return NULL;
+	record_end(context, batch, slot->stream, clock_now());
+	return batch;
 }
 
 static void close_streams(struct compute_context *context, uint64_t key, uint64_t least)
@@ -370,7 +358,7 @@ static void close_streams(struct compute_context *context, uint64_t key, uint64_
 	contexts_lock(&context->lock);
 	for (int i = 0; i < STREAM_SLOTS; i++)
 		if (key == ALL_STREAMS || context->slots[i].key == key)
-			close_own(context, &context->slots[i], least);
+			(void)close_own(context, &context->slots[i], least);
 	contexts_unlock(&context->lock);
 }
 
@@ -395,8 +383,9 @@ static void note_waited(struct compute_context *context, uint64_t key, bool othe
 		struct stream_slot *slot = &context->slots[i];
 		if (!slot->has_work || slot->thread != &guard_this_thread || (key != ALL_STREAMS && slot->key != key))
 			continue;
-		if (others_wait)
-			close_own(context, slot, 0);
+		struct batch *closed = others_wait ? close_own(context, slot, 0) : NULL;
+		if (closed) /* its work has ended just now */
+			closed->joined_at = closed->closed_at;
 		slot->has_work = false;
 		count_up(&context->working, -1);
 		if (!context->working)
@@ -433,7 +422,7 @@ static void interrupt_batch(struct compute_context *context, struct stream_slot 
 	bool is_alone = context->working == 1 && slot->has_work;
 
 	if (waits || !is_alone || batch->estimate >= WORTH_AN_EVENT) {
-		end_batch(context, batch, stream, clock_now());
+		record_end(context, batch, stream, clock_now());
 	} else {
 		batch->is_interrupted = true;
 		context->interrupted = slot->key;
@@ -476,7 +465,7 @@ static CUevent record_behind_copies(const struct launch *launch)
 		return NULL;
 	if (slot->copied >= BATCH_COPY_WORTH && (!LOAD(container_slice.present) || container_slice_is_awaited())) {
 		if (slot->open >= 0)
-			end_batch(launch->context, &launch->context->batches[slot->open], launch->stream, clock_now());
+			record_end(launch->context, &launch->context->batches[slot->open], launch->stream, clock_now());
 		event = card_clock_record(launch->context, launch->stream);
 	}
 	slot->copied = 0;
@@ -507,6 +496,6 @@ void batch_forget(struct compute_context *context, uint64_t key, CUstream stream
 	if (!slot)
 		return;
 	if (slot->open >= 0)
-		end_batch(context, &context->batches[slot->open], stream, clock_now());
+		record_end(context, &context->batches[slot->open], stream, clock_now());
 	contexts_unlock(&context->lock);
 }

@@ -39,6 +39,15 @@ static int query(CUevent event)
 	return result == CUDA_SUCCESS ? OVER : result == CUDA_ERROR_NOT_READY ? UNDER_WAY : LOST;
 }
 
+/* An end event that came long after the last launch, and was reached at once, found a stream that may have been idle. */
+static void note_idle_end(struct batch *batch)
+{
+	if (batch->closed_at < batch->joined_at + PROMPT || batch->ended_at > batch->closed_at + LATENCY)
+		return;
+	batch->doubtful += batch->closed_at - batch->joined_at;
+	batch->idle_times++;
+}
+
 /* Notes whether a batch has started and ended. A stream slot's bit in `blocked`: an older batch there has not ended. */
 static void look_at_batch(struct compute_context *context, struct batch *batch, uint64_t *blocked, uint64_t now)
 {
@@ -50,8 +59,10 @@ static void look_at_batch(struct compute_context *context, struct batch *batch, 
 		if (batch->launched_at > batch->started_at) /* the stream was idle: the kernel came after the event */
 			batch->started_at = batch->launched_at < now ? batch->launched_at : now;
 	}
-	if (batch->started && batch->state == CLOSED && !batch->ended_at && query(batch->end) == OVER)
+	if (batch->started && batch->state == CLOSED && !batch->ended_at && query(batch->end) == OVER) {
 		batch->ended_at = card_clock_time_of(context, batch->end, batch->closed_at, now);
+		note_idle_end(batch);
+	}
 	if (batch->ended_at && batch->ended_at < batch->started_at)
 		batch->ended_at = batch->started_at;
 	if (!batch->ended_at)
@@ -106,7 +117,9 @@ static void learn(const struct compute_context *context, const struct batch *bat
 	bool is_alone = batch->counted == took;
 	bool is_beside = batch->is_beside;
 	bool is_sure = !batch->is_unsure || (!is_beside && took > SLICE_LONG); /* a change adds little to a long one */
-	bool is_certain = is_alone && ((!batch->idle_times && is_sure) || (used > 4 * batch->estimate && !is_beside));
+	/* With idle time in it an interval is too long: it says something if it is shorter than the estimate. */
+	bool is_clear = is_sure && (!batch->idle_times || took < batch->estimate);
+	bool is_certain = is_alone && (is_clear || (used > 4 * batch->estimate && !is_beside));
 
 	if (batch->is_mixed || batch->is_interrupted || (batch->launches > 1 && (batch->idle_times || !is_alone)))
 		return;

@@ -40,6 +40,7 @@ struct batch {
 	CUevent start, end;
 	uint64_t order;       /* no other batch has this number in the life of the record */
 	uint64_t opened_at, launched_at, closed_at;
+	uint64_t joined_at;   /* when its last launch began */
 	uint64_t started_at, ended_at; /* the card's times, on this process's clock */
 	uint64_t expected;    /* when it should end */
 	uint64_t estimate;    /* ns of all its launches, which are reserved */

@@ -29,6 +29,7 @@ static struct estimate *displace(struct estimate *place, uint64_t key)
 	STORE(place->sure, 0);
 	STORE(place->ns, ESTIMATE_UNKNOWN);
 	STORE(place->sampled_at, 0);
+	STORE(place->launched, 0);
 	STORE(place->key, key);
 	return place;
 }
@@ -78,6 +79,7 @@ void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, en
 	int64_t mean = (int64_t)LOAD(estimate->ns), each = (int64_t)(ns / launches);
 
 	STORE(estimate->sampled_at, now);
+	STORE(estimate->launched, 0);
 	if (sample != ESTIMATE_EXACT) {
 		add_rough(estimate, each < 1 ? 1 : (uint64_t)each, sample == ESTIMATE_BESIDE, now);
 		return;

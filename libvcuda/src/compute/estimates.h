@@ -26,6 +26,7 @@ struct estimate {
 	uint64_t sure;      /* launches in the samples that no other work disturbed */
 	uint64_t sampled_at;
 	uint64_t sure_at;
+	uint64_t launched;  /* since the latest sample */
 };
 
 /* Returns the kernel's entry, which stays its own until another one displaces it. */
@@ -41,14 +42,18 @@ static inline bool estimates_known(const struct estimate *estimate)
 	return __atomic_load_n(&estimate->samples, __ATOMIC_RELAXED) != 0;
 }
 
-/* Returns the ns that may be under way when such a kernel follows: few until it was measured some times. */
-static inline uint64_t estimates_ahead(const struct estimate *estimate)
+/*
+ * Whether such a kernel may follow work under way. Until it was measured some times only few do between two measurements:
+ * the first may have been a short one.
+ */
+static inline bool estimates_trusted(const struct estimate *estimate)
 {
 	uint64_t samples = __atomic_load_n(&estimate->samples, __ATOMIC_RELAXED);
+	uint64_t launched = __atomic_load_n(&estimate->launched, __ATOMIC_RELAXED);
 
 	if (samples >= ESTIMATE_SURE)
-		return UINT64_MAX;
-	return samples ? bounds_max(estimates_ns(estimate) << samples, ESTIMATE_UNKNOWN) : 0;
+		return true;
+	return samples && (launched < 1ul << samples || launched * estimates_ns(estimate) < ESTIMATE_UNKNOWN);
 }
 
 /* Whether another measurement is due, as soon as it costs little. */

@@ -106,6 +106,7 @@ static bool take_process_slice(struct token_bucket *bucket, uint64_t holder, uin
 	if (!atomics_swap(&time->holder, holder, bucket->shared.slot + 1))
 		return false;
 	begin_process_slice(bucket, now);
+	STORE(bucket->taken_at, now);
 	STORE(time->drains_at, now);
 	STORE(bucket->was_waited_for, 1);
 	STORE(bucket->has_new_slice, 1);

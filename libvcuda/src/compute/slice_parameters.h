@@ -34,6 +34,9 @@
  */
 #define SLICE_AHEAD_CARDS (10 * NS_PER_MS)
 
+/* The same in an open slice, which nobody waits for: its program launches seldom and is to prepare its next work. */
+#define SLICE_AHEAD_OPEN (20 * NS_PER_MS)
+
 /*
  * The same for a program that answers requests. If the next one came meanwhile, its launch follows at once. Without this
  * it would wait for a neighbour's kernel again, and requests would pile up.

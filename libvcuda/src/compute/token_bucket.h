@@ -45,6 +45,7 @@ struct token_bucket {
 	uint64_t used_at_pause; /* what the container had used then */
 	uint64_t mean_pause;   /* ns between the end of all work and the next launch, a moving mean */
 	/* compute/process_slice.c */
+	uint64_t taken_at;  /* when this process took the time slice last */
 	uint64_t free_seen; /* since when the slice is free while another process has waited longer; 0: it is not */
 	/* compute/container_slice.c */
 	uint64_t borrows_from; /* since when nobody else has wanted the card, for a soft share; 0: somebody does */

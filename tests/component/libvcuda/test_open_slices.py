@@ -30,9 +30,14 @@ def test_recorded_programs_leave_no_card_idle(bench: Any, tenants: Any, least: f
     assert all(one < share + 3 for one, (share, _) in zip(got, tenants))  # two quotas may be carried into the window
 
 
-def test_a_recorded_program_alone_is_not_charged_for_its_pauses(bench: Any) -> None:
-    """Its kernels take 2 us in the median, its launches follow each other after 25."""
-    assert 17 < shares(bench, (22, TWO_STREAMS))[0] < 23
+@pytest.mark.parametrize(("name", "least"), [("two-streams", 0.92), ("recommender-a", 0.97), ("graphs-polling", 0.85)])
+def test_a_recorded_program_alone(bench: Any, name: str, least: float) -> None:
+    """It gets its share, and little less than without a limiter where that is all that it asks for: its threads prepare
+    the next work meanwhile. Held close to the card they left 0.84, 0.91 and 0.69; 25 of 30 where idle time was charged.
+    """
+    load = {"replay": str(DATA / f"recorded/training-{name}.csv.gz")}
+    assert shares(bench, (30, load))[0] == pytest.approx(30, abs=1.5)
+    assert shares(bench, (99, load))[0] >= least * shares(bench, (99, load), limiter="none")[0]
 
 
 def test_a_graph_that_the_driver_takes_in_parts(bench: Any) -> None:
