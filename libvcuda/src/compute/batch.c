@@ -137,7 +137,7 @@ static void add_to(struct batch *batch, struct stream_slot *slot, struct launch 
 	batch->is_mixed |= launch->kind != batch->kind;
 	batch->is_guessed |= !estimates_fresh(launch->kind, now);
 	slot->stream = launch->stream;
-	slot->thread = launch->thread;
+	slot->thread = guard_number_of(launch->thread);
 	slot->joined_at = batch->joined_at = now;
 	STORE(launch->kind->launched, LOAD(launch->kind->launched) + 1);
 	batch->launches++;
@@ -347,7 +347,7 @@ static struct batch *close_own(struct compute_context *context, struct stream_sl
 {
 	struct batch *batch = slot->open < 0 ? NULL : &context->batches[slot->open];
 
-	if (!batch || slot->thread != &guard_this_thread || batch->estimate < least)
+	if (!batch || slot->thread != guard_number_of(&guard_this_thread) || batch->estimate < least)
 		return NULL;
 	record_end(context, batch, slot->stream, clock_now());
 	return batch;
@@ -381,7 +381,7 @@ static void note_waited(struct compute_context *context, uint64_t key, bool othe
 
 	for (int i = 0; i < STREAM_SLOTS; i++) {
 		struct stream_slot *slot = &context->slots[i];
-		if (!slot->has_work || slot->thread != &guard_this_thread || (key != ALL_STREAMS && slot->key != key))
+		if (!slot->has_work || slot->thread != guard_number_of(&guard_this_thread) || (key != ALL_STREAMS && slot->key != key))
 			continue;
 		struct batch *closed = others_wait ? close_own(context, slot, 0) : NULL;
 		if (closed) /* its work has ended just now */

@@ -60,7 +60,7 @@ struct stream_slot {
 	bool has_work;        /* it has work for which no thread has waited yet */
 	bool waits;           /* before its next launch, it waits for the program */
 	CUstream stream;      /* of the last launch */
-	const void *thread;   /* that made the last launch */
+	uint64_t thread;      /* number of the one that made the last launch */
 	uint64_t expected;    /* when all work launched into it should be done */
 	uint64_t joined_at;   /* when the last launch began */
 	uint64_t copied;      /* bytes that it copies over the bus before its next launch */

@@ -21,8 +21,9 @@ static void name_stream(struct launch *launch, CUstream stream, enum stream_mean
 	if (!stream)
 		stream = meaning == STREAM_PER_THREAD ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 	launch->stream = stream;
+	/* Streams have even keys, and 1 is the legacy one. */
 	launch->stream_key =
-		stream == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)launch->thread : (uint64_t)(uintptr_t)stream;
+		stream == CU_STREAM_PER_THREAD ? guard_number_of(launch->thread) : (uint64_t)(uintptr_t)stream;
 }
 
 static void after_fork(void)

@@ -24,9 +24,18 @@ struct guard_thread {
 	CUcontext handle;     /* the context that was current last */
 	struct compute_context *context; /* the record of that context */
 	uint32_t generation;  /* the generation of the records when `context` was looked up */
+	uint64_t number;      /* see guard_number_of; 0: not yet given */
 };
 
 extern __thread struct guard_thread guard_this_thread;
+
+uint64_t guard_number_thread(struct guard_thread *thread);
+
+/* Returns the thread's number, which no other thread ever has: a later one may lie at the same address. Odd, from 3 on. */
+static inline uint64_t guard_number_of(struct guard_thread *thread)
+{
+	return thread->number ? thread->number : guard_number_thread(thread);
+}
 
 /* False: the wrapper passes the call straight through, since nothing is limited or the driver itself makes the call. */
 static inline bool guard_enter_thread(struct guard_thread *thread)

@@ -51,6 +51,19 @@ def test_the_share_holds(node: Node, case: str, percent: int, processes: int, mo
     assert 0.95 * percent < got * charged < 1.05 * percent
 
 
+@pytest.mark.parametrize(("case", "least"), [("captures", 25), ("short threads", 1)])
+def test_the_poller_leaves_captured_and_destroyed_streams_alone(node: Node, case: str, least: int) -> None:
+    """Beside others it puts events behind quiet work. In a capture one would make that invalid."""
+    ours, other = node.share_out(30, 70)
+    ours.start(case, program="cores_cases")
+    other.flood()
+    node.director.run(SETTLE)
+    got, rest = node.shares(ours, other)
+    assert ours.lives(), ours.log
+    assert least < got < 32
+    assert rest == pytest.approx(70, abs=2)
+
+
 @pytest.mark.parametrize("case", ["fork late", "waiting function", "end early"])
 def test_it_comes_to_an_end(real_node: Node, case: str) -> None:
     """In real time, as what the threads do meanwhile is left to chance."""
