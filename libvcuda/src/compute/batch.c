@@ -156,8 +156,8 @@ bool batch_join_reserved(struct launch *launch, uint64_t now)
 	contexts_lock(&context->lock);
 	struct stream_slot *slot = contexts_slot(context, launch->stream_key);
 	struct batch *batch = slot->open < 0 ? NULL : &context->batches[slot->open];
-	bool is_reserved = batch && launch->estimate <= batch->local_slice && now < batch->local_slice_until &&
-			   !wants_sample(slot, launch, now);
+	bool is_reserved = batch && slot->key == launch->stream_key && launch->estimate <= batch->local_slice &&
+			   now < batch->local_slice_until && !wants_sample(slot, launch, now);
 	if (is_reserved && context->interrupted && context->interrupted != slot->key)
 		count_interruptions(context);
 	if (is_reserved) {
@@ -177,6 +177,11 @@ void batch_join(struct launch *launch, uint64_t now)
 
 	contexts_lock(&context->lock);
 	struct stream_slot *slot = contexts_slot(context, launch->stream_key);
+	if (slot->key != launch->stream_key) { /* an end event in this stream says nothing of that one's work */
+		launch->batch = -1;
+		contexts_unlock(&context->lock);
+		return;
+	}
 	if (context->interrupted && context->interrupted != slot->key)
 		count_interruptions(context);
 	struct batch *batch = slot->open < 0 ? NULL : &context->batches[slot->open];

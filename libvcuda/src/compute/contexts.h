@@ -116,13 +116,13 @@ struct compute_context *contexts_hold(CUcontext handle);
 void contexts_reset(void);
 
 /*
- * Returns the stream's slot, or another stream's if all are taken. The caller holds the context's lock. Inline, since
+ * Returns the stream's slot, or another stream's if all have work. The caller holds the context's lock. Inline, since
  * each launch makes this call.
  */
 static inline struct stream_slot *contexts_slot(struct compute_context *context, uint64_t key)
 {
 	uint32_t place = (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 32) % STREAM_SLOTS;
-	struct stream_slot *slot = &context->slots[place];
+	struct stream_slot *idle = NULL;
 
 	for (int i = 0; i < STREAM_SLOTS; i++) {
 		struct stream_slot *at = &context->slots[(place + (uint32_t)i) % STREAM_SLOTS];
@@ -132,10 +132,13 @@ static inline struct stream_slot *contexts_slot(struct compute_context *context,
 			at->key = key;
 			return at;
 		}
+		if (!idle && at->open < 0 && !at->has_work)
+			idle = at;
 	}
-	if (slot->open < 0)
-		slot->key = key; /* its stream has no open batch, and is most likely gone */
-	return slot;
+	if (!idle)
+		return &context->slots[place];
+	*idle = (struct stream_slot){.key = key, .open = -1};
+	return idle;
 }
 
 /* ---- locks: held for microseconds; a thread that spins for longer sleeps, because the clock may be virtual ---- */
