@@ -386,7 +386,8 @@ static void note_waited(struct compute_context *context, uint64_t key, bool othe
 
 	for (int i = 0; i < STREAM_SLOTS; i++) {
 		struct stream_slot *slot = &context->slots[i];
-		if (!slot->has_work || slot->thread != guard_number_of(&guard_this_thread) || (key != ALL_STREAMS && slot->key != key))
+		if (!slot->has_work || slot->thread != guard_number_of(&guard_this_thread) ||
+		    (key != ALL_STREAMS && slot->key != key))
 			continue;
 		struct batch *closed = others_wait ? close_own(context, slot, 0) : NULL;
 		if (closed) /* its work has ended just now */

@@ -114,7 +114,7 @@ static uint64_t own_part(const struct batch *batch, uint64_t raw)
 static void learn(const struct compute_context *context, const struct batch *batch, uint64_t used, uint64_t now)
 {
 	uint64_t took = batch->ended_at - batch->started_at;
-	bool is_alone = batch->counted == took;
+	bool is_alone = batch->counted == took && batch->overlap <= took / 2;
 	bool is_beside = batch->is_beside;
 	bool is_sure = !batch->is_unsure || (!is_beside && took > SLICE_LONG); /* a change adds little to a long one */
 	/* With idle time in it an interval is too long: it says something if it is shorter than the estimate. */
@@ -234,8 +234,11 @@ static void complete_ended(struct compute_context *context, uint64_t now)
 		else if (all[i]->started)
 			insert(started, begun++, all[i], by_start);
 	}
-	for (int i = 0; i < begun; i++)
+	for (int i = 0; i < begun; i++) {
+		if (started[i]->ended_at && i + 1 < begun)
+			started[i]->overlap = saturating_less(started[i]->ended_at, started[i + 1]->started_at);
 		count_use(context, started[i], now);
+	}
 }
 
 /* The batches before it in its stream may have ended sooner than expected. */

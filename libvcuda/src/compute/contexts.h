@@ -48,6 +48,7 @@ struct batch {
 	uint64_t local_slice;       /* the local slice: ns reserved beside that, for launches to come */
 	uint64_t local_slice_until; /* when the local slice expires */
 	uint64_t counted;     /* ns counted as used so far */
+	uint64_t overlap;     /* ns at its end in which the next one had begun */
 	uint64_t counted_to;  /* the end of the last interval that was counted */
 	uint64_t gaps;        /* counted ns in which the context was seen to be idle */
 	uint64_t doubtful;    /* counted ns in which the context should have been idle */
