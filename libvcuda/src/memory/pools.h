@@ -22,8 +22,7 @@ struct pool_charge {
 	struct pool *pool; /* NULL: nothing is booked */
 	uint64_t booked;
 	uint64_t size;
-	uint64_t begun;    /* how many calls had begun on the pool, this one included */
-	uint64_t reserved; /* what the pool had before the call */
+	uint64_t chunk;    /* what was known of chunks before the call */
 	bool tries;        /* the limit has room for what was asked, and perhaps not for what the pool takes */
 	struct graph_launch *graph_launch; /* for a graph; NULL: the call launches none */
 };
