@@ -155,6 +155,9 @@ class Box:
             self.environment["LD_PRELOAD"] = SANITIZER
             self.environment["ASAN_OPTIONS"] = "detect_leaks=0"
         (path / "usage").mkdir(parents=True)
+        for name in usage.SHARE_FILES:
+            (path / "usage" / name).touch()
+            (path / "usage" / name).chmod(0o666)
         shutil.copytree(driver, path / "driver")
         self.holder = subprocess.Popen(
             ["unshare", "--mount", "--propagation", "private", *(PIDS if pids else ()), "sh", "-c", ENTER, str(path)],
