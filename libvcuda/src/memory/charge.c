@@ -56,7 +56,9 @@ static CUresult book_on(struct charge *charge, int place, const struct device_li
 	    !(context_overhead_fell(charge->device) &&
 	      usage_reserve_in_call(place, charge->size, device_limits_memory(card))) &&
 	    !(sharing_reclaim() && usage_reserve_in_call(place, charge->size, device_limits_memory(card))) &&
-	    !(pools_reclaim(place) && usage_reserve_in_call(place, charge->size, device_limits_memory(card))) &&
+	    !(pools_reclaim(place) && (usage_reserve_in_call(place, charge->size, device_limits_memory(card)) ||
+				       (context_overhead_fell(charge->device) &&
+					usage_reserve_in_call(place, charge->size, device_limits_memory(card))))) &&
 	    !(managed_free_reclaim() && usage_reserve_in_call(place, charge->size, device_limits_memory(card)))) {
 		log_line(LOG_INFO,
 			 "an allocation of %llu bytes on device %d was refused: the container's limit is %llu bytes",

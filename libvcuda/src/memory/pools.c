@@ -13,6 +13,8 @@
 #include "driver/cuda_table.h"
 #include "memory/calls.h"
 #include "memory/charge.h"
+#include "memory/context_overhead.h"
+#include "memory/unlisted.h"
 #include "shared/device_limits.h"
 #include "shared/limits.h"
 #include "shared/usage.h"
@@ -36,6 +38,7 @@ struct pool {
 	bool doomed;         /* the program has destroyed the pool, but memory of it is in use */
 	struct graph_launch *graph_launches; /* graph memory only: launches that may still take memory */
 	uint64_t ceiling;    /* graph memory only: an upper bound of what is used, those launches included */
+	uint64_t pending;    /* graph memory only: the part of `booked` that the driver has not taken yet */
 };
 
 struct pool_figures {
@@ -244,6 +247,20 @@ static uint64_t target_of(struct pool *pool, const struct pool_figures *now)
 	return target > kept ? target : kept;
 }
 
+/* NVML does not list it. What the driver has taken since, a look may have found as overhead: it looks again then. */
+static void set_pending(struct pool *pool, uint64_t reserved)
+{
+	uint64_t pending = pool->booked > reserved ? pool->booked - reserved : 0;
+
+	if (pending > pool->pending) {
+		unlisted_add(pool->card, pending - pool->pending);
+	} else if (pending < pool->pending) {
+		unlisted_take(pool->card, pool->pending - pending);
+		(void)context_overhead_padded(pool->card, (int64_t)(pool->pending - pending));
+	}
+	pool->pending = pending;
+}
+
 /*
  * Sets the booking to what the driver reports. False: the limit has no room for that; with `force` it is booked
  * anyway.
@@ -269,6 +286,8 @@ static bool reconcile(struct pool *pool, bool force)
 		if (fits || force)
 			pool->booked = target;
 	}
+	if (!pool->handle)
+		set_pending(pool, now.reserved);
 	if (now.reserved > now.used)
 		atomic_store(&dirty, true);
 	return fits;
