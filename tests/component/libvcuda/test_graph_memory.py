@@ -151,7 +151,7 @@ def test_launches_of_a_context_that_ends_are_forgotten(t4: SimBox, client: Clien
 
 
 def test_what_a_pending_launch_has_booked_hides_no_overhead(sim_box: Callable[..., SimBox]) -> None:
-    """A look at NVML's figure, which does not have it yet. After that the limit has no room for what the launch takes."""
+    """A look at NVML's figure, which does not have it yet. Then the limit has no room for what the launch takes."""
     box = sim_box("t4x1", nvml=True)
     box.limit(LIMIT)
     client, other = box.caller(), box.caller()
