@@ -242,7 +242,9 @@ class Box:
 
     def caller(self, device: int = 0, level: str = "error") -> Client:
         """The same with a context on the device."""
-        client = self.uninitialized(level)
+        return self.initialized(self.uninitialized(level), device)
+
+    def initialized(self, client: Client, device: int) -> Client:
         assert client.numbers("cuInit 0") == (0,), self.log
         result, context = client.numbers(f"cuDevicePrimaryCtxRetain & {device}")
         assert (result, client.numbers(f"cuCtxSetCurrent {context}")) == (0, (0,))

@@ -331,6 +331,30 @@ static void log_refusal(const struct pool *pool, uint64_t size, struct usage_lim
 		(unsigned long long)size, pool->device, (unsigned long long)limit.memory);
 }
 
+static bool begin_try(struct pool_charge *charge, struct pool *pool)
+{
+	struct pool_figures now = {0, 0, 0};
+
+	charge->tries = usage_pool_chunk_try();
+	if (!charge->tries)
+		return false;
+	(void)read_figures(pool, &now);
+	charge->chunk = chunk;
+	charge->reserved = now.reserved;
+	return true;
+}
+
+/* A call that made the pool no larger has shown nothing. */
+static void end_try(struct pool_charge *charge)
+{
+	struct pool_figures now;
+
+	if (charge->tries)
+		usage_pool_chunk_tried(chunk < charge->chunk || !read_figures(charge->pool, &now) ||
+				       now.reserved <= charge->reserved);
+	charge->tries = false;
+}
+
 /*
  * Returns what was booked. 0: there is no room. Where only less than a whole chunk fits, one call of the container finds
  * out whether the driver takes less: if not, none tries that again.
@@ -342,12 +366,11 @@ static uint64_t book_growth(struct pool_charge *charge, struct pool *pool, uint6
 	if (!usage_reserve(pool->card, growth, limit)) {
 		if (growth == size || !usage_reserve(pool->card, size, limit))
 			return 0;
-		if (!usage_pool_chunk_try()) {
+		if (!begin_try(charge, pool)) {
 			usage_release(pool->card, size);
 			return 0;
 		}
 		growth = size;
-		charge->tries = true;
 	}
 	pool->booked += growth;
 	pool->under_way += growth;
@@ -361,7 +384,6 @@ static void begin_charge(struct pool_charge *charge, struct pool *pool, uint64_t
 	lock_pools();
 	(void)device_limits_of(pool->device, &pool->limited);
 	chunk = usage_pool_chunk(CHUNK);
-	charge->chunk = chunk;
 }
 
 bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
@@ -404,19 +426,12 @@ static bool promise(struct pool_charge *charge, struct pool *pool)
 {
 	if (promise_chunks(pool, charge->size, chunk))
 		return true;
-	if (!usage_pool_chunk_try())
+	if (!begin_try(charge, pool))
 		return false;
-	charge->tries = promise_chunks(pool, charge->size, 1);
-	if (!charge->tries)
-		usage_pool_chunk_tried(true);
-	return charge->tries;
-}
-
-/* Called with the lock held. */
-static void end_try(const struct pool_charge *charge)
-{
-	if (charge->tries)
-		usage_pool_chunk_tried(chunk < charge->chunk);
+	if (promise_chunks(pool, charge->size, 1))
+		return true;
+	end_try(charge);
+	return false;
 }
 
 bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const struct graph_memory *graph)
