@@ -338,10 +338,13 @@ bool usage_has_room(int card, struct usage_limit limit)
 
 bool usage_overhead_exceeds(int card, struct usage_limit limit, uint64_t allowed)
 {
-	struct totals totals = sum_charges(atomic_load(&usage_region), card);
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+	struct totals totals = sum_charges(usage, card);
+	uint64_t missing = missing_contexts(usage, card, usage_context_size(card));
+	uint64_t held = saturating_sum(totals.reserved, missing);
 
-	return totals.reserved > saturating_sum(limit.memory, allowed) &&
-	       totals.reserved - limit.memory <= totals.overhead;
+	return held > saturating_sum(limit.memory, allowed) &&
+	       held - limit.memory <= saturating_sum(totals.overhead, missing);
 }
 
 unsigned int usage_unaccounted_count(int card)
