@@ -35,11 +35,12 @@
 
 #define VGPU_USAGE_IDENTITY (((uint64_t)2 << 32) | 0x45535556u) /* version 2, "VUSE" in little-endian memory */
 #define VGPU_USAGE_SLOTS 1024u
+#define VGPU_USAGE_SHARES 16u /* VGPU_USAGE_PATH and a hex digit: files for locks (shared/share_locks.h) */
 #define VGPU_USAGE_COUNTS ((uint64_t)1)         /* libvcuda counts `throttled`, `refusals` and `waits` */
 #define VGPU_USAGE_LOCKS_REFUSED ((uint64_t)2)  /* a sandbox refuses the locks by which containers take turns */
 #define VGPU_USAGE_WAITS_REFUSED ((uint64_t)4)  /* it refuses the waits by which they are woken */
-#define VGPU_USAGE_CHUNK_TRIED ((uint64_t)8)    /* a process finds out by how much pools grow */
-#define VGPU_USAGE_CHUNK_SHIFT 8u /* of `marks`: 1 + log2 of the bytes by which pools grow; 0: unknown */
+#define VGPU_USAGE_CHUNK_TRIED ((uint64_t)8)    /* a process finds out if pools grow by less, or has */
+#define VGPU_USAGE_CHUNK_SHIFT 8u /* of `marks`: 1 + log2 of a multiple of the bytes by which pools grow; 0: unknown */
 #define VGPU_USAGE_CHANGE_SHIFT 8u
 #define VGPU_USAGE_OVERHEAD_UNIT 4096u
 #define VGPU_USAGE_UNLISTED_UNIT ((uint64_t)2 << 20)

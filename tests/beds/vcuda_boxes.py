@@ -155,6 +155,9 @@ class Box:
             self.environment["LD_PRELOAD"] = SANITIZER
             self.environment["ASAN_OPTIONS"] = "detect_leaks=0"
         (path / "usage").mkdir(parents=True)
+        for name in usage.SHARE_FILES:
+            (path / "usage" / name).touch()
+            (path / "usage" / name).chmod(0o666)
         shutil.copytree(driver, path / "driver")
         self.holder = subprocess.Popen(
             ["unshare", "--mount", "--propagation", "private", *(PIDS if pids else ()), "sh", "-c", ENTER, str(path)],
@@ -239,7 +242,9 @@ class Box:
 
     def caller(self, device: int = 0, level: str = "error") -> Client:
         """The same with a context on the device."""
-        client = self.uninitialized(level)
+        return self.initialized(self.uninitialized(level), device)
+
+    def initialized(self, client: Client, device: int) -> Client:
         assert client.numbers("cuInit 0") == (0,), self.log
         result, context = client.numbers(f"cuDevicePrimaryCtxRetain & {device}")
         assert (result, client.numbers(f"cuCtxSetCurrent {context}")) == (0, (0,))

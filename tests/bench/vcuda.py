@@ -31,15 +31,17 @@ PROCESSES = 64
 ROOM = 1 << 37  #: the contexts of 64 processes fit, so no process calls NVML for their size
 SOURCES = Path(__file__).resolve().parent / "null_driver"
 CARD = limits.uuid_text(b"null-driver-card")
-BARS = {"launch": 0.3, "mem_alloc_free": 10.0, "get_proc_address": 10.0}
+BARS = {"launch": 0.3, "mem_alloc_free": 10.0, "mem_create": None, "get_proc_address": 10.0}
 WHAT = {
     "launch": "cuLaunchKernel: (libvcuda - null driver) / clock_gettime",
     "mem_alloc_free": "cuMemAlloc_v2 + cuMemFree_v2: (libvcuda - null driver) / clock_gettime",
+    "mem_create": "cuMemCreate + cuMemRelease: (libvcuda - null driver) / clock_gettime",
     "get_proc_address": "cuGetProcAddress_v2: (libvcuda - null driver) / clock_gettime",
 }
 
 ENTER = """
 mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && cd /usr/local/vgpu && mkdir driver ours usage && \
+for file in 0 1 2 3 4 5 6 7 8 9 a b c d e f; do : > usage/usage$file; done && \
 cp "$0"/limits limits && mount --bind "$0"/driver driver && mount --bind "$0"/ours ours && echo in && exec cat
 """
 
@@ -57,6 +59,11 @@ def measure(rounds: int = ROUNDS) -> list[Result]:
                 calls.setdefault(figure, []).append(value)
         starts = place.starts(rounds)
     results = [Result.of(f"vcuda.{name}.added", "ratio", bar, calls[name], WHAT[name]) for name, bar in BARS.items()]
+    what = "cuMemCreate + cuMemRelease over cuMemAlloc_v2 + cuMemFree_v2: what libvcuda adds"
+    results.append(Result.of("vcuda.mem_create.over_alloc", "ratio", 1.2, calls["create_over_alloc"], what))
+    what = "cuMemImportFromShareableHandle while 2,000 other imports are held, over while none is"
+    results.append(Result.of("vcuda.import.growth", "ratio", 2.0, calls["import_growth"], what))
+    results.append(Result.of("vcuda.import_us", "us", None, calls["import_us"], "the import above, while none is held"))
     what = f"{PROCESSES} processes at once, from spawn to end: libvcuda / null driver"
     results.append(Result.of(f"vcuda.first_context.{PROCESSES}", "ratio", 1.1, starts["ratio"], what))
     results.append(Result.of("vcuda.clock_ns", "ns", None, calls["clock"], "one clock_gettime(CLOCK_MONOTONIC)"))
@@ -120,7 +127,14 @@ class Place:
         plain, limited = self.nanoseconds(False), self.nanoseconds(True)
         clock = median((plain["clock"], limited["clock"]))
         added = {name: limited[name] - plain[name] for name in ("query", *BARS)}
-        return {"clock": clock, "query_ns": added["query"], **{name: added[name] / clock for name in BARS}}
+        return {
+            "clock": clock,
+            "query_ns": added["query"],
+            "create_over_alloc": added["mem_create"] / added["mem_alloc_free"],
+            "import_growth": limited["import_after"] / limited["import_first"],
+            "import_us": limited["import_first"] / 1000,
+            **{name: added[name] / clock for name in BARS},
+        }
 
     def start(self, limited: bool) -> float:
         """Milliseconds of PROCESSES starts at once, spawned by one process in the namespace."""

@@ -69,6 +69,7 @@ def test_simulated_cards_with_direct_links(simulate: Simulate) -> None:
     found, notes = simulate("a100x2")
     assert [card.index for card in found.cards] == [0, 1]
     assert len({card.uuid for card in found.cards}) == 2
+    assert {card.memory for card in found.cards} == {(40960 - 576) << 20}, "without what the driver keeps"
     assert all(link.startswith("NV") for card in found.cards for link in card.links.values())
     (unknown,) = [note for note in notes if not note.startswith("made ")]
     assert unknown.endswith("cuSubgridCreate, cuSubgridWorkerGridCreate, cuSubgridWorksetCreate"), unknown

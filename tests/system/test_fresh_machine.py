@@ -195,5 +195,5 @@ def test_a_simulated_node(suite: str, tmp_path: Path) -> None:
     assert inventory.count("NVIDIA A100-PCIE-40GB") == 2
     assert "0MiB /   2048MiB" in seen
     assert "refused 2" in limit
-    assert re.search(r"30 +2 GiB +40 GiB", status)
+    assert re.search(r"30 +2 GiB +39.4 GiB", status)
     assert any(text.startswith("ctr ") and "0MiB /   2048MiB" in text for text in others)

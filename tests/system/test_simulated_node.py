@@ -107,7 +107,7 @@ def test_every_command_that_it_prints(place: Place) -> None:
     assert inventory.count("NVIDIA A100-PCIE-40GB") == 2
     assert "0MiB /   2048MiB" in seen
     assert "refused 2" in limit
-    assert re.search(r"30 +2 GiB +40 GiB", status)
+    assert re.search(r"30 +2 GiB +39.4 GiB", status)
     assert "0MiB /   2048MiB" in containerd
     assert commands[-1] == f"make -C {CHECKOUT} simulated-node-remove NODE={place.path}/node"
     assert not (place / "node").exists()

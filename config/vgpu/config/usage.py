@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     Rows = Iterator[tuple[int, ...]]
 
 PATH = USAGE_DIR + "/usage"
+#: Beside it: empty files, whose locks say which memory the container's processes share with each other.
+SHARE_FILES = tuple(f"usage{number:x}" for number in range(16))
 IDENTITY = 2 << 32 | 0x45535556
 SLOTS = 1024
 PID_BITS = 22

@@ -175,7 +175,8 @@ static bool begin_charge(struct graph_call *call, const struct device_demand *de
 		if (exec)
 			graph_launches_await(stream);
 		pools_wait_for_graphs(pools_card_of(pool));
-		granted = pools_begin_graph(charge, pool, &graph);
+		granted = pools_begin_graph(charge, pool, &graph) ||
+			  (context_overhead_fell(demand->device) && pools_begin_graph(charge, pool, &graph));
 	}
 	if (!granted)
 		usage_refused(pools_card_of(pool));

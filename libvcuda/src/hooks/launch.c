@@ -160,7 +160,7 @@ static CUresult made_stream(CUresult result)
 
 	if (result != CUDA_SUCCESS || !find_device(&device))
 		return result;
-	context_overhead_drifted_on(device, STREAM);
+	context_overhead_drifted(device, STREAM);
 	guard_leave();
 	return result;
 }

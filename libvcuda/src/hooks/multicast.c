@@ -56,7 +56,7 @@ static CUmemGenericAllocationHandle handle_behind(CUdeviceptr pointer)
 	struct binding *binding = books() ? physical_begin_binding(memory, &room) : NULL; \
 	CUresult result = room ? GUARDED(REAL(function, __VA_ARGS__)) : CUDA_ERROR_OUT_OF_MEMORY; \
 	result = physical_end_binding(binding, result, physical_binder(binder_kind, binder_key), offset, size); \
-	physical_unlock(is_locked); \
+	physical_unlock_shared(is_locked); \
 	return result
 
 EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset,

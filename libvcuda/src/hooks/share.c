@@ -59,7 +59,7 @@ EXPORT CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocatio
 		sharing_export_descriptor(ALLOCATED_HANDLE, handle, *(const int *)shared);
 	else if (result == CUDA_SUCCESS && counts && type == HANDLE_TYPE_FABRIC)
 		sharing_export_bytes(ALLOCATED_HANDLE, handle, shared);
-	physical_unlock(is_locked);
+	physical_unlock_alone(is_locked);
 	return result;
 }
 
@@ -103,7 +103,7 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
 		sharing_drop(share);
 	else
 		result = share ? keep_import(ALLOCATED_HANDLE, *handle, NULL, share) : charge_handle(*handle, size);
-	physical_unlock(is_locked);
+	physical_unlock_alone(is_locked);
 	return result;
 }
 
@@ -167,7 +167,7 @@ static CUresult count_opened(CUresult result, const CUdeviceptr *pointer, struct
 	struct share_hold *share = share_of(bytes); \
 	bool is_locked = is_counted() && physical_lock_alone(); \
 	CUresult result = count_opened(GUARDED(REAL(function, __VA_ARGS__)), pointer, share, close_memory); \
-	physical_unlock(is_locked); \
+	physical_unlock_alone(is_locked); \
 	return result
 
 static struct share_hold *share_of(const void *bytes)
@@ -204,7 +204,7 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 	if (result != CUDA_SUCCESS && known && !last)
 		(void)allocations_reference(ALLOCATED_POINTER, pointer);
 	result = charge_give_back(last, result);
-	physical_unlock(is_locked);
+	physical_unlock_shared(is_locked);
 	if (counts)
 		calls_end();
 	return result;
@@ -229,7 +229,7 @@ EXPORT CUresult cuMemGetHandleForAddressRange(void *shared, CUdeviceptr pointer,
 		sharing_export_descriptor(ALLOCATED_POINTER, base, *(const int *)shared);
 	if (is_mapped)
 		(void)GUARDED(REAL(cuMemRelease, handle));
-	physical_unlock(is_locked);
+	physical_unlock_alone(is_locked);
 	return result;
 }
 

@@ -73,7 +73,7 @@ static void end_list(const CUarrayMapInfo *list, unsigned int count, struct bind
 		result = GUARDED(REAL(function, list, count, stream)); \
 	if (bindings) \
 		end_list(list, count, bindings, result, IS_IDLE(query, stream), before); \
-	physical_unlock(is_locked); \
+	physical_unlock_shared(is_locked); \
 	free(bindings); \
 	return result
 

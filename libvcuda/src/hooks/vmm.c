@@ -32,7 +32,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
 	if (charge_has_no_fallback(&charge, result))
 		log_once(LOG_ERROR, "the card is full, and managed memory cannot replace memory of cuMemCreate");
 	result = charge_end(&charge, result, result == CUDA_SUCCESS ? *handle : 0);
-	physical_unlock(is_locked);
+	physical_unlock_alone(is_locked);
 	return result;
 }
 
@@ -68,7 +68,7 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	if (result != CUDA_SUCCESS && known && !last)
 		(void)allocations_reference(ALLOCATED_HANDLE, handle);
 	(void)charge_give_back(last, result);
-	physical_unlock(is_locked);
+	physical_unlock_shared(is_locked);
 	if (result == CUDA_SUCCESS && last)
 		physical_unbind_all(object, UINT64_MAX);
 	if (is_call)
@@ -83,7 +83,7 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
 
 	if (result == CUDA_SUCCESS && counts())
 		(void)allocations_reference(ALLOCATED_HANDLE, *handle);
-	physical_unlock(is_locked);
+	physical_unlock_alone(is_locked);
 	return result;
 }
 
@@ -111,7 +111,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
 		};
 		free(allocations_put(range));
 	}
-	physical_unlock(is_locked);
+	physical_unlock_shared(is_locked);
 	return result;
 }
 
@@ -139,7 +139,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 			free(allocations_put(range));
 		}
 	}
-	physical_unlock(is_locked);
+	physical_unlock_shared(is_locked);
 	if (is_call)
 		calls_end();
 	return result;

@@ -35,17 +35,13 @@ static void release(struct allocation *entry)
  * The driver gives memory in blocks: small requests share some, larger ones take whole ones (docs/reality.md). How full
  * the blocks are is in NVML's figure only.
  */
-static uint64_t padding(uint64_t size)
+static int64_t padding(const struct allocation *entry)
 {
-	uint64_t rest = size % BLOCK;
+	uint64_t rest = entry->size % BLOCK;
 
-	return size <= BLOCK / 2 ? size : rest ? BLOCK - rest : 0;
-}
-
-static void drift(const struct allocation *entry)
-{
-	if (entry->card != USAGE_NO_CARD)
-		context_overhead_drifted(entry->card, entry->device, padding(entry->size));
+	if (entry->card == USAGE_NO_CARD || !rest)
+		return 0;
+	return (int64_t)(entry->size <= BLOCK / 2 ? entry->size : BLOCK - rest);
 }
 
 static CUresult book_on(struct charge *charge, int place, const struct device_limits *card)
@@ -60,7 +56,9 @@ static CUresult book_on(struct charge *charge, int place, const struct device_li
 	    !(context_overhead_fell(charge->device) &&
 	      usage_reserve_in_call(place, charge->size, device_limits_memory(card))) &&
 	    !(sharing_reclaim() && usage_reserve_in_call(place, charge->size, device_limits_memory(card))) &&
-	    !(pools_reclaim(place) && usage_reserve_in_call(place, charge->size, device_limits_memory(card))) &&
+	    !(pools_reclaim(place) && (usage_reserve_in_call(place, charge->size, device_limits_memory(card)) ||
+				       (context_overhead_fell(charge->device) &&
+					usage_reserve_in_call(place, charge->size, device_limits_memory(card))))) &&
 	    !(managed_free_reclaim() && usage_reserve_in_call(place, charge->size, device_limits_memory(card)))) {
 		log_line(LOG_INFO,
 			 "an allocation of %llu bytes on device %d was refused: the container's limit is %llu bytes",
@@ -244,7 +242,9 @@ CUresult charge_end(struct charge *charge, CUresult result, uint64_t key)
 		charge->entry->unlisted = charge->is_unlisted;
 		if (charge->is_unlisted)
 			unlisted_add(charge->entry->card, charge->entry->size);
-		drift(charge->entry);
+		int64_t bytes = padding(charge->entry);
+		if (bytes && context_overhead_padded(charge->entry->card, bytes))
+			context_overhead_padding_grew(charge->entry->card, charge->device);
 		keep_entry(charge->entry);
 	} else if (charge->entry) {
 		release(charge->entry);
@@ -281,19 +281,20 @@ CUresult charge_give_back(struct allocation *entry, CUresult result)
 
 	if (is_freed)
 		entry->is_freed = false;
-	struct allocation freed = {.card = USAGE_NO_CARD};
 	if (entry && result == CUDA_SUCCESS) {
-		freed = *entry;
+		int64_t bytes = padding(entry);
+		int card = entry->card;
+		CUdevice device = entry->device;
 		release(entry);
+		if (bytes && context_overhead_padded(card, -bytes) && guard_enter()) {
+			context_overhead_padding_grew(card, device);
+			guard_leave();
+		}
 	} else if (entry) {
 		keep_entry(entry);
 	}
 	if (is_freed)
 		calls_end();
-	if (freed.card != USAGE_NO_CARD && guard_enter()) {
-		drift(&freed);
-		guard_leave();
-	}
 	return result;
 }
 

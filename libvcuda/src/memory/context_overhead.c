@@ -27,7 +27,7 @@ enum {
 	LOOKS = 3,       /* tries to read a figure while other threads allocate */
 	QUIET_LOOKS = 20, /* a millisecond apart */
 	PERIOD = 5,      /* seconds between unprompted looks at NVML's figure */
-	DRIFT = 4 << 20, /* bytes that may be held beside what is booked before a look is due, where there is no room */
+	DRIFT = CONTEXT_OVERHEAD_DRIFT,
 	DRIFT_MARKED = 256 << 20, /* the same where a mark stands for them: a part of VGPU_USAGE_UNACCOUNTED_MOST */
 	CODE = 8 << 20, /* bytes that count as loaded by one call */
 	ALLOWED = 32 << 20, /* bytes beyond the limit, or half a percent of it, up to which code is loaded */
@@ -51,6 +51,7 @@ static _Atomic uint32_t by_least; /* a bit per card's place: only the least poss
 static _Atomic uint32_t are_free; /* a bit per card's place: further contexts of this process take nothing */
 static _Atomic time_t next_look;
 static _Atomic uint64_t drifted[VGPU_LIMITS_MAX_CARDS]; /* see context_overhead_drifted; since the last look */
+_Atomic int64_t context_overhead_padding[VGPU_LIMITS_MAX_CARDS];
 
 static void context_overhead_after_fork(void)
 {
@@ -58,7 +59,8 @@ static void context_overhead_after_fork(void)
 	pthread_mutex_init(&marks_lock, NULL);
 	nvml_lists_reset();
 	for (unsigned int card = 0; card < VGPU_LIMITS_MAX_CARDS; card++)
-		booked[card] = expected[card] = creating[card] = kept[card] = drifted[card] = 0;
+		booked[card] = expected[card] = creating[card] = kept[card] = drifted[card] =
+			context_overhead_padding[card] = 0;
 	atomic_store(&unaccounted, 0);
 	atomic_store(&by_least, 0);
 	atomic_store(&inexact, 0);
@@ -275,8 +277,10 @@ static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 	const uint32_t bit = (uint32_t)1 << card;
 	if (found.is_exact && up->expected_size && booked[card] && overhead < booked[card] + up->expected_size / 2)
 		atomic_fetch_or(&are_free, bit);
-	if (found.is_exact)
+	if (found.is_exact) {
 		atomic_fetch_sub(&drifted[card], drift);
+		atomic_store(&context_overhead_padding[card], 0);
+	}
 	(void)(found.is_exact ? atomic_fetch_and(&inexact, ~bit) : atomic_fetch_or(&inexact, bit));
 	if (overhead > have) {
 		usage_set_overhead(card, overhead + expected[card] - up->expected_size);
@@ -647,10 +651,10 @@ uint64_t context_overhead_unbooked(CUdevice device)
 	return usage_unaccounted_count(card) ? measure_all(card, limited.uuid) : 0;
 }
 
-void context_overhead_drifted(int card, CUdevice device, uint64_t bytes)
+/* What may be held beside what is booked has become so much more. */
+static void look_after_drift(int card, CUdevice device, uint64_t before, uint64_t bytes)
 {
 	struct device_limits limited;
-	uint64_t before = atomic_fetch_add(&drifted[card], bytes);
 
 	if (!passes(before, bytes, DRIFT) || !device_limits_of(device, &limited))
 		return;
@@ -660,13 +664,18 @@ void context_overhead_drifted(int card, CUdevice device, uint64_t bytes)
 		follow_locked(card, limited.uuid);
 }
 
-void context_overhead_drifted_on(CUdevice device, uint64_t bytes)
+void context_overhead_drifted(CUdevice device, uint64_t bytes)
 {
 	struct device_limits limited;
 	int card = place_of(device, &limited);
 
 	if (card != USAGE_NO_CARD)
-		context_overhead_drifted(card, device, bytes);
+		look_after_drift(card, device, atomic_fetch_add(&drifted[card], bytes), bytes);
+}
+
+void context_overhead_padding_grew(int card, CUdevice device)
+{
+	look_after_drift(card, device, atomic_fetch_add(&drifted[card], DRIFT), DRIFT);
 }
 
 bool context_overhead_fell(CUdevice device)
@@ -674,7 +683,7 @@ bool context_overhead_fell(CUdevice device)
 	struct device_limits limited;
 	int card = place_of(device, &limited);
 
-	if (card == USAGE_NO_CARD || !atomic_load(&drifted[card]))
+	if (card == USAGE_NO_CARD || !(atomic_load(&drifted[card]) || atomic_load(&context_overhead_padding[card])))
 		return false;
 	uint64_t before = atomic_load(&booked[card]);
 	follow_locked(card, limited.uuid);

@@ -16,10 +16,12 @@
 #ifndef VCUDA_CONTEXT_OVERHEAD_H
 #define VCUDA_CONTEXT_OVERHEAD_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "vgpu_limits.h"
 
 /* What is booked for a context while it is being made. */
 struct context_booking {
@@ -44,11 +46,17 @@ bool context_overhead_end(CUdevice device, const struct context_booking *booking
 void context_overhead_changed(CUdevice device);
 
 /*
- * Call when the driver may have taken or given back up to `bytes` beside what is booked. They are looked for when they
- * have become some MiB and the limit has no room, or they may be part of what is booked.
+ * Call when the driver may have taken up to `bytes` beside what is booked. They are looked for when they have become some
+ * MiB and the limit has no room, or they may be part of what is booked.
  */
-void context_overhead_drifted(int card, CUdevice device, uint64_t bytes);
-void context_overhead_drifted_on(CUdevice device, uint64_t bytes);
+void context_overhead_drifted(CUdevice device, uint64_t bytes);
+
+/*
+ * The same for what an allocation's blocks may take beside it, less than 0 when it is freed. True:
+ * context_overhead_padding_grew is to be called, with the guard held.
+ */
+static inline bool context_overhead_padded(int card, int64_t bytes);
+void context_overhead_padding_grew(int card, CUdevice device);
 
 /* For a caller that finds no room: whether a look found less overhead than was booked. */
 bool context_overhead_fell(CUdevice device);
@@ -76,5 +84,22 @@ bool context_overhead_is_unaccounted(void);
  * 10 ns.
  */
 void context_overhead_follow_rarely(CUdevice device);
+
+/* ---- inline, since each allocation and each free makes this call ---- */
+
+/* Bytes that may be held beside what is booked before a look is due, where there is no room. */
+enum { CONTEXT_OVERHEAD_DRIFT = 4 << 20 };
+
+extern _Atomic int64_t context_overhead_padding[VGPU_LIMITS_MAX_CARDS]; /* since the last look */
+
+/* Threads that do so at once may lose some of it: it only tells when to look. */
+static inline bool context_overhead_padded(int card, int64_t bytes)
+{
+	int64_t before = atomic_load_explicit(&context_overhead_padding[card], memory_order_relaxed);
+	int64_t now = before + bytes, steps = now / CONTEXT_OVERHEAD_DRIFT;
+
+	atomic_store_explicit(&context_overhead_padding[card], now, memory_order_relaxed);
+	return steps && steps != before / CONTEXT_OVERHEAD_DRIFT && (now < 0 ? now < before : now > before);
+}
 
 #endif

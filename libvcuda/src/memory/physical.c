@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "memory/allocations.h"
 #include "memory/sharing.h"
@@ -20,67 +21,87 @@ struct binding {
 	CUdevice device;
 };
 
+enum {
+	PAUSE = 20000,    /* ns */
+	PATIENCE = 50000, /* pauses: a second and more */
+};
+#define ALONE (1u << 31)
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct binding *bindings;
+static struct binding *_Atomic bindings; /* changed under the lock */
 static _Atomic uint64_t next_number;
-static pthread_rwlock_t holders = PTHREAD_RWLOCK_INITIALIZER;
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER; /* of those that wait for `holders`, see lock_holders */
+static atomic_uint
+	holders; /* threads that share the lock of physical_lock_shared, and ALONE: one has it, or waits for them */
 
 /* The charges of a forked child are its parent's, see memory/allocations.h. */
-static void empty_list(void)
+static void physical_after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	pthread_rwlock_init(&holders, NULL);
-	pthread_mutex_init(&turn, NULL);
+	atomic_store(&holders, 0);
 	bindings = NULL;
 }
 
-static void physical_watch_forks(void)
+__attribute__((constructor)) static void physical_watch_forks(void)
 {
-	pthread_atfork(NULL, NULL, empty_list);
+	pthread_atfork(NULL, NULL, physical_after_fork);
 }
 
-/* A thread that has the lock is not cancelled within the driver's call: the lock would stay for ever. */
-static __thread int cancel_state;
-
-/*
- * A call that wants the lock for itself has the turn while it waits for those that share it. Later ones wait behind it:
- * else they would overtake it as long as any of them has the lock.
- */
-static bool lock_holders(int (*lock_by)(pthread_rwlock_t *))
+/* False: the others have not let go. A thread that was cancelled within the driver's call never does. */
+static bool wait_for_holders(unsigned int wanted, unsigned int mask)
 {
-	int before;
+	const struct timespec pause = {.tv_nsec = PAUSE};
 
-	pthread_once(&once, physical_watch_forks);
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-	pthread_mutex_lock(&turn);
-	int failed = lock_by(&holders);
-	pthread_mutex_unlock(&turn);
-	if (failed) {
-		pthread_setcancelstate(before, NULL);
-		return false;
+	for (int pauses = 0; pauses < PATIENCE; pauses++) {
+		if ((atomic_load(&holders) & mask) == wanted)
+			return true;
+		nanosleep(&pause, NULL);
 	}
-	cancel_state = before;
-	return true;
+	return false;
+}
+
+/* Others may have taken the lock from a thread that had it for too long. */
+static void let_go(unsigned int kind, unsigned int mask)
+{
+	unsigned int now = atomic_load(&holders);
+
+	while (now & mask && !atomic_compare_exchange_weak(&holders, &now, now - kind))
+		;
 }
 
 bool physical_lock_alone(void)
 {
-	return lock_holders(pthread_rwlock_wrlock);
+	unsigned int none = 0;
+
+	if (atomic_compare_exchange_strong(&holders, &none, ALONE))
+		return true;
+	while (atomic_fetch_or(&holders, ALONE) & ALONE)
+		if (!wait_for_holders(0, ALONE))
+			break;
+	if (!wait_for_holders(ALONE, UINT32_MAX))
+		atomic_store(&holders, ALONE);
+	return true;
 }
 
 bool physical_lock_shared(void)
 {
-	return lock_holders(pthread_rwlock_rdlock);
+	while (atomic_fetch_add(&holders, 1) & ALONE) {
+		let_go(1, ~ALONE);
+		if (!wait_for_holders(0, ALONE))
+			atomic_store(&holders, 0);
+	}
+	return true;
 }
 
-void physical_unlock(bool is_locked)
+void physical_unlock_alone(bool is_locked)
 {
-	if (!is_locked)
-		return;
-	pthread_rwlock_unlock(&holders);
-	pthread_setcancelstate(cancel_state, NULL);
+	if (is_locked)
+		let_go(ALONE, ALONE);
+}
+
+void physical_unlock_shared(bool is_locked)
+{
+	if (is_locked)
+		let_go(1, ~ALONE);
 }
 
 /* Drops what the bindings of a list refer to. Called without the lock: the last reference may end further bindings. */
@@ -147,7 +168,6 @@ CUresult physical_end_binding(struct binding *binding, CUresult result, struct b
 	binding->to = to;
 	binding->offset = offset;
 	binding->size = size;
-	pthread_once(&once, physical_watch_forks);
 	pthread_mutex_lock(&lock);
 	binding->number = atomic_fetch_add(&next_number, 1);
 	binding->next = bindings;
@@ -168,10 +188,13 @@ uint64_t physical_next_binding(void)
 
 void physical_unbind(struct binder from, CUdevice device, uint64_t offset, uint64_t size, uint64_t before)
 {
-	struct binding *ended = NULL;
+	struct binding *ended = NULL, *first;
 
+	if (!atomic_load(&bindings))
+		return;
 	pthread_mutex_lock(&lock);
-	for (struct binding **at = &bindings; *at;) {
+	first = atomic_load(&bindings);
+	for (struct binding **at = &first; *at;) {
 		struct binding *binding = *at;
 		if (!is_bound_to(binding, from) || binding->number >= before ||
 		    (device != NO_DEVICE && binding->device != device) || binding->offset < offset ||
@@ -183,6 +206,7 @@ void physical_unbind(struct binder from, CUdevice device, uint64_t offset, uint6
 		binding->next = ended;
 		ended = binding;
 	}
+	atomic_store(&bindings, first);
 	pthread_mutex_unlock(&lock);
 	drop_list(ended);
 }

@@ -32,11 +32,13 @@ struct binder physical_binder(enum binder_kind kind, uint64_t key);
  * A call that gives memory another holder, a handle or a descriptor, has the lock for itself from before the driver's call
  * until the holder is counted: else a thread that knows or guesses the handle could use it meanwhile, and what holds the
  * memory then would not be counted. A call that uses a handle or may drop the last reference shares the lock. The driver's
- * own calls must take none. The first two return whether they took it.
+ * own calls must take none. The first two return true. No wait takes much longer than a second, since the driver may make a
+ * thread wait for another one: who has had the lock for so long loses it.
  */
 bool physical_lock_alone(void);
 bool physical_lock_shared(void);
-void physical_unlock(bool is_locked);
+void physical_unlock_alone(bool is_locked);
+void physical_unlock_shared(bool is_locked);
 
 /*
  * Drops a reference to the entry with this serial (as for allocations_dereference), and with the last one the charge and

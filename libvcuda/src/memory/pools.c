@@ -13,15 +13,15 @@
 #include "driver/cuda_table.h"
 #include "memory/calls.h"
 #include "memory/charge.h"
+#include "memory/context_overhead.h"
+#include "memory/unlisted.h"
 #include "shared/device_limits.h"
 #include "shared/limits.h"
 #include "shared/usage.h"
 
 enum {
 	PATIENCE = NS_PER_S, /* longest wait for graphs that run */
-	CHUNK = 32 << 20,    /* as an H100 has them (docs/reality.md): expected, but nothing is refused for it */
-	LEAST_CHUNK = 1 << 20,
-	MOST_CHUNK = 64 << 20,
+	CHUNK = 32 << 20,    /* as an H100 has them (docs/reality.md): the most that pools are expected to grow by */
 };
 
 struct pool {
@@ -34,11 +34,11 @@ struct pool {
 	int card;            /* USAGE_NO_CARD: the device has no limit */
 	uint64_t booked;
 	uint64_t under_way;  /* the part of `booked` that calls under way have added */
-	uint64_t begun;      /* calls */
 	uint64_t promised;   /* bytes that calls under way may take, of what is booked or of the unused reserve */
 	bool doomed;         /* the program has destroyed the pool, but memory of it is in use */
 	struct graph_launch *graph_launches; /* graph memory only: launches that may still take memory */
 	uint64_t ceiling;    /* graph memory only: an upper bound of what is used, those launches included */
+	uint64_t pending;    /* graph memory only: the part of `booked` that the driver has not taken yet */
 };
 
 struct pool_figures {
@@ -49,9 +49,7 @@ struct pool_figures {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *pools;
-static bool may_try; /* this process finds it out; under the lock */
-static bool is_trying; /* a call does so now: one at a time; under the lock */
-static uint64_t chunk; /* of bytes, by which the driver's pools grow, once it is known; 1: as asked; under the lock */
+static _Atomic uint64_t chunk = CHUNK; /* bytes; what the driver's pools grow by divides it, as far as is known */
 static atomic_bool any;
 static atomic_bool dirty;
 
@@ -62,7 +60,6 @@ static void pools_after_fork(void)
 	pools = NULL;
 	atomic_store(&any, false);
 	atomic_store(&dirty, false);
-	may_try = is_trying = false;
 }
 
 static void pools_watch_forks(void)
@@ -214,53 +211,54 @@ static void give_back_booking(struct pool *pool, uint64_t excess)
 
 static uint64_t rounded(uint64_t bytes, uint64_t unit)
 {
-	uint64_t rest = unit ? bytes % unit : 0;
+	uint64_t rest = bytes % unit;
 
 	return rest && bytes < UINT64_MAX - unit ? bytes + unit - rest : bytes;
 }
 
-static uint64_t whole_chunks(uint64_t bytes)
+/* What a pool has reserved is a multiple of what it grows by. */
+static void learn_chunk(uint64_t reserved)
 {
-	return rounded(bytes, chunk);
-}
+	uint64_t unit = reserved & -reserved;
 
-/* If the pool grew for this call alone, that shows the driver's chunks. */
-static void learn_chunk(struct pool *pool, const struct pool_charge *charge)
-{
-	struct pool_figures now;
-
-	if (chunk || pool->begun != charge->begun || !read_figures(pool, &now) || now.reserved <= charge->reserved)
-		return;
-	uint64_t growth = now.reserved - charge->reserved, unit = LEAST_CHUNK;
-	if (growth < charge->size + LEAST_CHUNK)
-		unit = growth >= charge->size ? 1 : 0;
-	while (unit > 1 && unit <= MOST_CHUNK && rounded(charge->size, unit) != growth)
-		unit *= 2;
-	chunk = unit <= MOST_CHUNK ? unit : 0;
-	if (chunk)
-		usage_pool_chunk_found(chunk);
+	if (unit && unit < chunk)
+		chunk = usage_pool_chunk_found(unit);
 }
 
 /* Counts what launched graphs may take as if they had it: no call reports when a stream reaches an allocation node. */
-static uint64_t graph_target(struct pool *pool, const struct pool_figures *now)
+static uint64_t graph_target(struct pool *pool, const struct pool_figures *now, uint64_t unit)
 {
 	uint64_t most = now->used + now->launched;
 
 	if (pool->ceiling > most)
 		pool->ceiling = most;
-	most = whole_chunks(pool->ceiling + pool->promised);
-	return now->reserved > most ? now->reserved : most;
+	most = pool->ceiling + pool->promised;
+	return now->reserved >= most ? now->reserved : rounded(most, unit);
 }
 
 /* What calls under way may take of the pool's unused reserve stays booked, though the pool may have given it back. */
 static uint64_t target_of(struct pool *pool, const struct pool_figures *now)
 {
 	if (!pool->handle)
-		return graph_target(pool, now);
+		return graph_target(pool, now, chunk);
 	uint64_t target = now->reserved + pool->under_way;
-	uint64_t promised = pool->promised ? rounded(now->used + pool->promised, chunk ? chunk : CHUNK) : now->used;
+	uint64_t promised = pool->promised ? rounded(now->used + pool->promised, chunk) : now->used;
 	uint64_t kept = promised < pool->booked ? promised : pool->booked;
 	return target > kept ? target : kept;
+}
+
+/* NVML does not list it. What the driver has taken since, a look may have found as overhead: it looks again then. */
+static void set_pending(struct pool *pool, uint64_t reserved)
+{
+	uint64_t pending = pool->booked > reserved ? pool->booked - reserved : 0;
+
+	if (pending > pool->pending) {
+		unlisted_add(pool->card, pending - pool->pending);
+	} else if (pending < pool->pending) {
+		unlisted_take(pool->card, pool->pending - pending);
+		(void)context_overhead_padded(pool->card, (int64_t)(pool->pending - pending));
+	}
+	pool->pending = pending;
 }
 
 /*
@@ -276,6 +274,7 @@ static bool reconcile(struct pool *pool, bool force)
 		return true;
 	if (!read_figures(pool, &now)) /* the pool was destroyed with its context or device */
 		now = (struct pool_figures){0, 0, 0};
+	learn_chunk(now.reserved);
 	uint64_t target = target_of(pool, &now);
 	if (pool->booked > target) {
 		give_back_booking(pool, pool->booked - target);
@@ -287,6 +286,8 @@ static bool reconcile(struct pool *pool, bool force)
 		if (fits || force)
 			pool->booked = target;
 	}
+	if (!pool->handle)
+		set_pending(pool, now.reserved);
 	if (now.reserved > now.used)
 		atomic_store(&dirty, true);
 	return fits;
@@ -330,50 +331,65 @@ static void log_refusal(const struct pool *pool, uint64_t size, struct usage_lim
 		(unsigned long long)size, pool->device, (unsigned long long)limit.memory);
 }
 
-/* Whether a call may be let through that fits only if the driver has no chunks. */
-static bool tries(void)
+static bool begin_try(struct pool_charge *charge, struct pool *pool)
 {
-	if (!chunk && !may_try && !is_trying)
-		may_try = usage_pool_chunk_try();
-	return !chunk && may_try && !is_trying;
+	struct pool_figures now = {0, 0, 0};
+
+	charge->tries = usage_pool_chunk_try();
+	if (!charge->tries)
+		return false;
+	(void)read_figures(pool, &now);
+	charge->chunk = chunk;
+	charge->reserved = now.reserved;
+	return true;
 }
 
-/* Returns what was booked. 0: there is no room. */
+/* A call that made the pool no larger has shown nothing. */
+static void end_try(struct pool_charge *charge)
+{
+	struct pool_figures now;
+
+	if (charge->tries)
+		usage_pool_chunk_tried(chunk < charge->chunk || !read_figures(charge->pool, &now) ||
+				       now.reserved <= charge->reserved);
+	charge->tries = false;
+}
+
+/*
+ * Returns what was booked. 0: there is no room. Where only less than a whole chunk fits, one call of the container finds
+ * out whether the driver takes less: if not, none tries that again.
+ */
 static uint64_t book_growth(struct pool_charge *charge, struct pool *pool, uint64_t size, struct usage_limit limit)
 {
-	uint64_t growth = rounded(size, chunk ? chunk : CHUNK);
+	uint64_t growth = rounded(size, chunk);
 
 	if (!usage_reserve(pool->card, growth, limit)) {
-		if (!tries() || !usage_reserve(pool->card, size, limit))
+		if (growth == size || !usage_reserve(pool->card, size, limit))
 			return 0;
+		if (!begin_try(charge, pool)) {
+			usage_release(pool->card, size);
+			return 0;
+		}
 		growth = size;
-		charge->tries = is_trying = true;
 	}
 	pool->booked += growth;
 	pool->under_way += growth;
 	return growth;
 }
 
-static void note_begin(struct pool_charge *charge, struct pool *pool)
-{
-	struct pool_figures now = {0, 0, 0};
-
-	charge->begun = ++pool->begun;
-	if (!chunk)
-		chunk = usage_pool_chunk();
-	if (!chunk)
-		(void)read_figures(pool, &now);
-	charge->reserved = now.reserved;
-}
-
-bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
+static void begin_charge(struct pool_charge *charge, struct pool *pool, uint64_t size)
 {
 	*charge = (struct pool_charge){.pool = pool, .size = size};
 	calls_begin();
 	lock_pools();
 	(void)device_limits_of(pool->device, &pool->limited);
+	chunk = usage_pool_chunk(CHUNK);
+}
+
+bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
+{
+	begin_charge(charge, pool, size);
 	const struct usage_limit limit = device_limits_memory(&pool->limited);
-	note_begin(charge, pool);
 	charge->booked = book_growth(charge, pool, size, limit);
 	if (!charge->booked && trim_card(pool->card))
 		charge->booked = book_growth(charge, pool, size, limit);
@@ -396,7 +412,7 @@ static bool promise_chunks(struct pool *pool, uint64_t size, uint64_t unit)
 	pool->promised += size;
 	if (!read_figures(pool, &now))
 		now = (struct pool_figures){0, 0, 0};
-	uint64_t target = rounded(graph_target(pool, &now), unit);
+	uint64_t target = graph_target(pool, &now, unit);
 	uint64_t growth = target > pool->booked ? target - pool->booked : 0;
 	if (usage_reserve(pool->card, growth, device_limits_memory(&pool->limited))) {
 		pool->booked += growth;
@@ -408,28 +424,19 @@ static bool promise_chunks(struct pool *pool, uint64_t size, uint64_t unit)
 
 static bool promise(struct pool_charge *charge, struct pool *pool)
 {
-	if (promise_chunks(pool, charge->size, chunk ? chunk : CHUNK))
+	if (promise_chunks(pool, charge->size, chunk))
 		return true;
-	if (!tries() || !promise_chunks(pool, charge->size, 0))
+	if (!begin_try(charge, pool))
 		return false;
-	charge->tries = is_trying = true;
-	return true;
-}
-
-/* Called with the lock held. */
-static void end_try(const struct pool_charge *charge)
-{
-	if (charge->tries)
-		may_try = is_trying = false; /* if that has not shown it, it is not tried again */
+	if (promise_chunks(pool, charge->size, 1))
+		return true;
+	end_try(charge);
+	return false;
 }
 
 bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const struct graph_memory *graph)
 {
-	*charge = (struct pool_charge){.pool = pool, .size = graph->size};
-	calls_begin();
-	lock_pools();
-	(void)device_limits_of(pool->device, &pool->limited);
-	note_begin(charge, pool);
+	begin_charge(charge, pool, graph->size);
 	if (graph->exec)
 		charge->size = graph_launches_begin(&pool->graph_launches, graph, &charge->graph_launch);
 	bool granted = promise(charge, pool) || (trim_card(pool->card) && promise(charge, pool));
@@ -455,8 +462,6 @@ void pools_end_graph(struct pool_charge *charge, struct graph_launch_mark mark)
 	if (charge->graph_launch)
 		graph_launches_end(charge->graph_launch, mark);
 	reconcile(pool, true);
-	if (mark.context)
-		learn_chunk(pool, charge);
 	end_try(charge);
 	pthread_mutex_unlock(&lock);
 	calls_end();
@@ -514,8 +519,6 @@ bool pools_end(struct pool_charge *charge, struct pool *used)
 	charge->pool->promised -= charge->size;
 	if (used)
 		fits = reconcile(used, false);
-	if (used == charge->pool && charge->booked)
-		learn_chunk(used, charge);
 	if (used != charge->pool)
 		reconcile(charge->pool, true);
 	end_try(charge);

@@ -22,9 +22,9 @@ struct pool_charge {
 	struct pool *pool; /* NULL: nothing is booked */
 	uint64_t booked;
 	uint64_t size;
-	uint64_t begun;    /* how many calls had begun on the pool, this one included */
-	uint64_t reserved; /* what the pool had before the call */
 	bool tries;        /* the limit has room for what was asked, and perhaps not for what the pool takes */
+	uint64_t chunk;    /* of a call that tries: what was known of chunks before it */
+	uint64_t reserved; /* of a call that tries: what the pool had then */
 	struct graph_launch *graph_launch; /* for a graph; NULL: the call launches none */
 };
 

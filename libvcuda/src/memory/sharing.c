@@ -26,6 +26,7 @@ enum { HIGH_NUMBER = 600 };
 struct share_hold {
 	struct share_hold *next;
 	void *lock;  /* NULL: it is refused */
+	enum share_role role;
 	uint32_t id;
 	bool has_descriptor;
 };
@@ -145,7 +146,7 @@ static struct share_hold *hold_share(enum share_role role, const struct share *s
 	struct share_hold *hold = calloc(1, sizeof(*hold));
 
 	if (hold)
-		*hold = (struct share_hold){NULL, share_locks_take(role, share), share->id, has_descriptor};
+		*hold = (struct share_hold){NULL, share_locks_take(role, share), role, share->id, has_descriptor};
 	return hold;
 }
 
@@ -154,7 +155,7 @@ void sharing_drop(struct share_hold *shares)
 	while (shares) {
 		struct share_hold *next = shares->next;
 		if (shares->lock)
-			share_locks_drop(shares->lock);
+			share_locks_drop(shares->lock, shares->role, shares->id);
 		free(shares);
 		shares = next;
 	}
@@ -320,16 +321,14 @@ bool sharing_reclaim(void)
 /* ---- the importer ---- */
 
 /* Without the lock nobody would see that this process holds the memory, so it is charged then. */
-static struct share_hold *import(uint32_t id)
+static struct share_hold *import(const struct share *share)
 {
-	struct share share;
+	struct share_hold *hold = hold_share(SHARE_IMPORTED, share, false);
+	struct share exported;
 
-	if (!share_locks_find(id, &share))
-		return NULL;
-	struct share_hold *hold = hold_share(SHARE_IMPORTED, &share, false);
-	if (!hold || hold->lock)
+	if (hold && hold->lock && share_locks_find(share->id, &exported))
 		return hold;
-	free(hold);
+	sharing_drop(hold);
 	return NULL;
 }
 
@@ -341,10 +340,12 @@ struct share_hold *sharing_import_descriptor(int fd, uint64_t *size)
 	if (!share_locks_read_tag(fd, &share))
 		return NULL;
 	*size = share.size;
-	return import(share.id);
+	return import(&share);
 }
 
 struct share_hold *sharing_import_bytes(const void *bytes)
 {
-	return import(id_of(bytes));
+	struct share share;
+
+	return share_locks_find(id_of(bytes), &share) ? import(&share) : NULL;
 }

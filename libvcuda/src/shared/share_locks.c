@@ -1,10 +1,11 @@
 /*
  * Implements shared/share_locks.h by open file description locks, as shared/slot_lock.c does. The byte of a lock says
- * what is shared: the id, the card's place and the size. The usage region counts changes, so that a process reads the
- * locks only after one.
+ * what is shared: the id, the card's place and the size. The usage region counts the ends of locks that leave memory to
+ * importers alone, or end that, so that a process reads the locks only after one.
  */
 #include "shared/share_locks.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -33,6 +34,7 @@ enum {
 #define FIRST(role) ((uint64_t)((role) + 1) << BITS) /* behind the locks of the slots */
 #define PER_ID ((uint64_t)1 << (CARD_BITS + SIZE_BITS))
 
+_Static_assert(VGPU_USAGE_SHARES == 16, "the file of an id");
 _Static_assert(VGPU_LIMITS_MAX_CARDS <= 1 << CARD_BITS, "cards in a lock's byte");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -67,9 +69,19 @@ static struct share share_of(uint64_t byte)
 	};
 }
 
-static int open_region_file(void)
+static int open_share_file(unsigned int number)
 {
-	return open(VGPU_USAGE_PATH, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	const int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+	char path[] = VGPU_USAGE_PATH "0";
+
+	path[sizeof(path) - 2] = "0123456789abcdef"[number];
+	int fd = open(path, flags);
+	return fd < 0 && errno == ENOENT ? open(VGPU_USAGE_PATH, flags) : fd;
+}
+
+static int open_file_of(uint32_t id)
+{
+	return open_share_file(id >> 28);
 }
 
 /* The first byte of some lock in [from, to). */
@@ -92,12 +104,26 @@ static void report_change(void)
 		usage_region_add(&usage->share_changes, 1);
 }
 
+/* Some sandboxes end a lock with its descriptor: all of a process's, or none. */
+static bool is_kept(uint32_t id, uint64_t byte)
+{
+	static atomic_bool are_kept;
+	uint64_t found;
+	int fd = atomic_load(&are_kept) ? -1 : open_file_of(id);
+
+	if (fd >= 0) {
+		atomic_store(&are_kept, find_lock(fd, byte, byte + 1, &found));
+		close(fd);
+	}
+	return atomic_load(&are_kept);
+}
+
 void *share_locks_take(enum share_role role, const struct share *share)
 {
+	struct vgpu_usage *usage = atomic_load(&usage_region);
 	struct flock taken = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_len = 1};
 	const size_t size = (size_t)sysconf(_SC_PAGESIZE);
-	int fd = open_region_file();
-	uint64_t found;
+	int fd = open_file_of(share->id);
 
 	if (fd < 0)
 		return NULL;
@@ -106,22 +132,30 @@ void *share_locks_take(enum share_role role, const struct share *share)
 	close(fd);
 	if (page == MAP_FAILED)
 		return NULL;
-	bool is_kept = madvise(page, size, MADV_DONTFORK) == 0 && (fd = open_region_file()) >= 0;
-	if (is_kept) {
-		is_kept = find_lock(fd, (uint64_t)taken.l_start, (uint64_t)taken.l_start + 1, &found);
-		close(fd);
-	}
-	report_change();
-	if (is_kept)
+	if (usage && !usage_region_load(&usage->share_changes)) /* from now on there may be such an end */
+		(void)usage_region_swap(&usage->share_changes, 0, 1);
+	if (madvise(page, size, MADV_DONTFORK) == 0 && is_kept(share->id, (uint64_t)taken.l_start))
 		return page;
 	munmap(page, size);
 	return NULL;
 }
 
-void share_locks_drop(void *held)
+static bool is_held(enum share_role role, uint32_t id)
+{
+	uint64_t from = FIRST(role) + id * PER_ID, found;
+	int fd = open_file_of(id);
+	bool is_found = fd >= 0 && find_lock(fd, from, from + PER_ID, &found);
+
+	if (fd >= 0)
+		close(fd);
+	return is_found;
+}
+
+void share_locks_drop(void *held, enum share_role role, uint32_t id)
 {
 	munmap(held, (size_t)sysconf(_SC_PAGESIZE));
-	report_change();
+	if (role == SHARE_EXPORTED ? is_held(SHARE_IMPORTED, id) : !is_held(SHARE_EXPORTED, id))
+		report_change();
 }
 
 static bool find_exported(int fd, uint32_t id, struct share *share)
@@ -136,7 +170,7 @@ static bool find_exported(int fd, uint32_t id, struct share *share)
 
 bool share_locks_find(uint32_t id, struct share *share)
 {
-	int fd = open_region_file();
+	int fd = open_file_of(id);
 	bool is_found = fd >= 0 && find_exported(fd, id, share);
 
 	if (fd >= 0)
@@ -162,12 +196,16 @@ static void sum_orphans(int fd, uint64_t from, uint64_t to, uint64_t sums[VGPU_L
 static void read_locks(uint64_t changes)
 {
 	uint64_t sums[VGPU_LIMITS_MAX_CARDS] = {0};
-	int fd = open_region_file();
 
-	if (fd < 0)
-		return;
-	sum_orphans(fd, FIRST(SHARE_IMPORTED), FIRST(SHARE_IMPORTED) + ((uint64_t)1 << BITS), sums);
-	close(fd);
+	for (unsigned int number = 0; number < VGPU_USAGE_SHARES; number++) {
+		const uint64_t part = ((uint64_t)1 << BITS) / VGPU_USAGE_SHARES;
+		const uint64_t from = FIRST(SHARE_IMPORTED) + number * part;
+		int fd = open_share_file(number);
+		if (fd < 0)
+			return;
+		sum_orphans(fd, from, from + part, sums);
+		close(fd);
+	}
 	for (unsigned int card = 0; card < VGPU_LIMITS_MAX_CARDS; card++)
 		atomic_store(&orphans[card], sums[card]);
 	atomic_store(&seen, changes);

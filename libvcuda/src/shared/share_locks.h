@@ -1,7 +1,8 @@
 /*
- * Which memory the container's processes share with each other: locks on bytes of the usage region's file, one for each
- * memory that a process has exported and one for each that a process has imported. The kernel drops them when the process
- * ends, executes another program or is killed.
+ * Which memory the container's processes share with each other: locks on bytes of files, one for each memory that a process
+ * has exported and one for each that a process has imported. The kernel drops them when the process ends, executes another
+ * program or is killed. It looks for a lock through all of a file, so they are spread over VGPU_USAGE_SHARES files beside
+ * the usage region, or are in the region's own where these are missing.
  *
  * Belongs here: these locks, and the sum of what is imported and no longer charged to its exporter. Not here: what is
  * charged for it (memory/sharing.h).
@@ -21,9 +22,12 @@ struct share {
 
 enum share_role { SHARE_EXPORTED, SHARE_IMPORTED };
 
-/* Takes the lock. The result holds it until share_locks_drop. NULL: the lock is refused or is not kept. */
+/*
+ * Takes the lock. The result holds it until share_locks_drop, with the same role and id. NULL: the lock is refused or is not
+ * kept. An importer looks for the exporter once more when it has the lock: who ends meanwhile does not see it.
+ */
 void *share_locks_take(enum share_role role, const struct share *share);
-void share_locks_drop(void *held);
+void share_locks_drop(void *held, enum share_role role, uint32_t id);
 
 /* Whether a process of the container has exported the memory and is charged for it. */
 bool share_locks_find(uint32_t id, struct share *share);

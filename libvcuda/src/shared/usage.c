@@ -338,10 +338,13 @@ bool usage_has_room(int card, struct usage_limit limit)
 
 bool usage_overhead_exceeds(int card, struct usage_limit limit, uint64_t allowed)
 {
-	struct totals totals = sum_charges(atomic_load(&usage_region), card);
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+	struct totals totals = sum_charges(usage, card);
+	uint64_t missing = missing_contexts(usage, card, usage_context_size(card));
+	uint64_t held = saturating_sum(totals.reserved, missing);
 
-	return totals.reserved > saturating_sum(limit.memory, allowed) &&
-	       totals.reserved - limit.memory <= totals.overhead;
+	return held > saturating_sum(limit.memory, allowed) &&
+	       held - limit.memory <= saturating_sum(totals.overhead, missing);
 }
 
 unsigned int usage_unaccounted_count(int card)
@@ -435,21 +438,33 @@ void usage_refused(int card)
 		__atomic_fetch_add(&usage->times[card].refusals, 1, __ATOMIC_RELAXED);
 }
 
-uint64_t usage_pool_chunk(void)
+static uint64_t chunk_of(uint64_t marks)
 {
-	const struct vgpu_usage *usage = atomic_load(&usage_region);
-	uint64_t found = usage ? usage_region_load(&usage->marks) >> VGPU_USAGE_CHUNK_SHIFT & UINT8_MAX : 0;
+	uint64_t found = marks >> VGPU_USAGE_CHUNK_SHIFT & UINT8_MAX;
 
-	return found && found <= 64 ? (uint64_t)1 << (found - 1) : 0;
+	return found && found <= 64 ? (uint64_t)1 << (found - 1) : UINT64_MAX;
 }
 
-void usage_pool_chunk_found(uint64_t bytes)
+uint64_t usage_pool_chunk(uint64_t most)
+{
+	const struct vgpu_usage *usage = atomic_load(&usage_region);
+	uint64_t found = usage ? chunk_of(usage_region_load(&usage->marks)) : most;
+
+	return found < most ? found : most;
+}
+
+uint64_t usage_pool_chunk_found(uint64_t bytes)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
-	uint64_t found = (uint64_t)__builtin_ctzll(bytes) + 1;
+	uint64_t marks = usage ? usage_region_load(&usage->marks) : 0, rest, found;
 
-	if (usage && !usage_pool_chunk())
-		__atomic_fetch_or(&usage->marks, found << VGPU_USAGE_CHUNK_SHIFT, __ATOMIC_RELAXED);
+	do {
+		rest = marks & ~((uint64_t)UINT8_MAX << VGPU_USAGE_CHUNK_SHIFT);
+		found = (uint64_t)__builtin_ctzll(bytes) + 1;
+	} while (usage && bytes < chunk_of(marks) &&
+		 !__atomic_compare_exchange_n(&usage->marks, &marks, rest | found << VGPU_USAGE_CHUNK_SHIFT, false,
+					      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+	return usage_pool_chunk(bytes);
 }
 
 bool usage_pool_chunk_try(void)
@@ -458,6 +473,14 @@ bool usage_pool_chunk_try(void)
 
 	return usage &&
 	       !(__atomic_fetch_or(&usage->marks, VGPU_USAGE_CHUNK_TRIED, __ATOMIC_RELAXED) & VGPU_USAGE_CHUNK_TRIED);
+}
+
+void usage_pool_chunk_tried(bool again)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+
+	if (usage && again)
+		__atomic_fetch_and(&usage->marks, ~VGPU_USAGE_CHUNK_TRIED, __ATOMIC_RELAXED);
 }
 
 void usage_locks_refused(void)

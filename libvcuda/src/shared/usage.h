@@ -125,12 +125,16 @@ void usage_refused(int card);
 /* A change of contexts takes the card of `time` so long, in ns. */
 void usage_change_measured(const struct vgpu_usage_time *time, uint64_t ns);
 
-/* The bytes by which the driver's pools grow, as a process of the container has found out. 0: unknown. */
-uint64_t usage_pool_chunk(void);
-void usage_pool_chunk_found(uint64_t bytes);
+/*
+ * A power of two in bytes, `most` at most: what the driver's pools grow by divides it, as far as the container's processes
+ * have found out. usage_pool_chunk_found returns what is known then.
+ */
+uint64_t usage_pool_chunk(uint64_t most);
+uint64_t usage_pool_chunk_found(uint64_t bytes);
 
-/* Whether no process of the container has called this before: one alone finds it out where there is no room. */
+/* One process at a time finds out more where there is no room. If it has not, `again` is false, and none tries again. */
 bool usage_pool_chunk_try(void);
+void usage_pool_chunk_tried(bool again);
 
 /* A sandbox refuses the locks by which containers take turns. */
 void usage_locks_refused(void);

@@ -3,9 +3,11 @@
  * own. cuInit takes no time either, less than any driver's. It has only the functions that null_program.c and libvcuda
  * call.
  */
+#define _GNU_SOURCE
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 
 typedef int CUresult;
 
@@ -67,6 +69,29 @@ CUresult cuMemAlloc_v2(unsigned long long *pointer, size_t size)
 CUresult cuMemFree_v2(unsigned long long pointer)
 {
 	return pointer == 0;
+}
+
+CUresult cuMemCreate(unsigned long long *handle, size_t size, const void *properties, unsigned long long flags)
+{
+	*handle = next += size;
+	return flags || !properties;
+}
+
+CUresult cuMemRelease(unsigned long long handle)
+{
+	return handle == 0;
+}
+
+CUresult cuMemExportToShareableHandle(int *descriptor, unsigned long long handle, int type, unsigned long long flags)
+{
+	*descriptor = memfd_create("memory", MFD_CLOEXEC);
+	return flags || type != 1 || !handle || *descriptor < 0;
+}
+
+CUresult cuMemImportFromShareableHandle(unsigned long long *handle, void *descriptor, int type)
+{
+	*handle = ++next;
+	return type != 1 || !descriptor;
 }
 
 CUresult cuLaunchKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,

@@ -41,7 +41,8 @@ NUMBERS: dict[str, dict[str, int]] = {
         at("vgpu_limits", "cards"): limits.HEADER.size, at("vgpu_limits", "sequence"): limits.SEQUENCE_OFFSET,
     },
     USAGE: {
-        "VGPU_USAGE_IDENTITY": usage.IDENTITY, "VGPU_USAGE_SLOTS": usage.SLOTS, "VGPU_USAGE_PID_BITS": usage.PID_BITS,
+        "VGPU_USAGE_IDENTITY": usage.IDENTITY, "VGPU_USAGE_SLOTS": usage.SLOTS,
+        "VGPU_USAGE_SHARES": len(usage.SHARE_FILES), "VGPU_USAGE_PID_BITS": usage.PID_BITS,
         "VGPU_USAGE_REAPING": usage.REAPING, "VGPU_USAGE_OVERHEAD_UNIT": usage.OVERHEAD_UNIT,
         "VGPU_USAGE_WAITS": len(usage.WAITS) + 1, "VGPU_USAGE_COUNTS": usage.MARK_COUNTS,
         "VGPU_USAGE_LOCKS_REFUSED": usage.MARK_LOCKS_REFUSED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -147,3 +148,19 @@ def test_launches_of_a_context_that_ends_are_forgotten(t4: SimBox, client: Clien
     client.made("cuDevicePrimaryCtxRetain & 0")
     client.made(f"cuMemAlloc_v2 & {LIMIT}")
     assert t4.held() == LIMIT
+
+
+def test_what_a_pending_launch_has_booked_hides_no_overhead(sim_box: Callable[..., SimBox]) -> None:
+    """A look at NVML's figure, which does not have it yet. Then the limit has no room for what the launch takes."""
+    box = sim_box("t4x1", nvml=True)
+    box.limit(LIMIT)
+    client, other = box.caller(), box.caller()
+    gate = Gate(client)
+    client.does(f"cuGraphLaunch {graph_exec(client, 64 * MIB)} {gate.stream}")
+    client.does("cuDeviceGraphMemTrim 0")
+    client.does("cuCtxSetLimit 0 2048")
+    left = client.left()
+    assert left == other.left() == LIMIT - 2 * box.context - 64 * MIB
+    other.made(f"cuMemAlloc_v2 & {left}")
+    gate.open()
+    assert (int(box.cards()[0]["used"]), client.left()) == (LIMIT, 0)

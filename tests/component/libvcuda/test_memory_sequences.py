@@ -27,7 +27,7 @@ from vgpu.config import limits, usage
 if TYPE_CHECKING:
     from vcuda_boxes import Client, SimBox
 
-INVALID_VALUE, OUT_OF_MEMORY = 1, 2
+INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED = 1, 2, 3
 MIB = 1 << 20
 GIB = 1 << 30
 STEPS = 150
@@ -180,8 +180,8 @@ class History:
 
     # ---- calls ----
 
-    def started(self, card: int) -> Process:
-        client = self.box.caller(card)
+    def started(self, card: int, client: Client | None = None) -> Process:
+        client = self.box.initialized(client, card) if client else self.box.caller(card)
         return Process(client, card, [client.numbers("cuCtxGetCurrent &")[1]])
 
     def ask(self, process: Process, line: str) -> list[str]:
@@ -536,24 +536,45 @@ class History:
     def step_die(self, process: Process) -> None:
         if self.chance.random() < 0.5:
             return
-        number = self.processes.index(process)
-        for other in self.processes:  # memory that only files keep is found by nobody then (docs/memory-limit.md)
-            for hold in other.of("export"):
-                if hold.memory.maker is process:
-                    self.ends(other, hold)
-        self.lines.append(f"process {number} ends")
+        self.closes_exports(process)
+        self.lines.append(f"process {self.processes.index(process)} ends")
         self.chance.choice((process.client.kill, process.client.close))()
         self.renews(process)
 
-    def renews(self, process: Process) -> None:
+    def step_exec(self, process: Process) -> None:
+        """A process executes another program, which has its pid and its descriptors."""
+        if self.chance.random() < 0.5:
+            return
+        self.closes_exports(process)
+        for hold in process.of("export"):
+            self.ends(process, hold)
+        self.lines.append(f"process {self.processes.index(process)} executes")
+        process.client.send("python os.execv(sys.executable,[sys.executable,'-S',*sys.argv])")
+        assert process.client.receive() == ["ready"]
+        self.renews(process, process.client)
+
+    def step_fork(self, process: Process) -> None:
+        """A child has nothing of its parent's, and can call nothing."""
+        self.ask(process, "fork")
+        assert self.ask(process, "cuMemAlloc_v2 & 4096")[0] == str(NOT_INITIALIZED)
+        assert self.ask(process, "exit") == ["0"]
+
+    def closes_exports(self, process: Process) -> None:
+        """Memory that only files keep after its maker's end is found by nobody (docs/memory-limit.md)."""
+        for other in self.processes:
+            for hold in other.of("export"):
+                if hold.memory.maker is process:
+                    self.ends(other, hold)
+
+    def renews(self, process: Process, client: Client | None = None) -> None:
         """Start a process in the place of one that has ended, and with it the descriptors that it had."""
         for other in self.processes:
             if other is not process:
                 other.client.left()  # a closed file counts until its exporter asks for something
-        if not self.exact:  # with room for its context
+        if client or not self.exact:  # with room for its context, of which without NVML nobody knows the size
             self.limits[process.card] = max(4 * GIB, self.held(process.card) + GIB)
             self.applies_limits()
-        self.processes[self.processes.index(process)] = self.started(process.card)
+        self.processes[self.processes.index(process)] = self.started(process.card, client)
 
     def step_limit(self, process: Process) -> None:
         self.limits[process.card] = self.chance.choice(self.some_limits) * MIB
@@ -632,10 +653,7 @@ class History:
 
     def step_kill(self, process: Process) -> None:
         """A process is killed in the middle of its calls."""
-        for other in self.processes:
-            for hold in other.of("export"):
-                if hold.memory.maker is process:
-                    self.ends(other, hold)
+        self.closes_exports(process)
         self.storm(process, killed=True)
         self.renews(process)
 

@@ -30,8 +30,10 @@ def build(sanitizers: str) -> Path:
         pytest.skip("runs the suite, and is not run by it")
     directory = BUILD / "sanitizers" / sanitizers.replace(",", "-")  # what is compiled stays for the next run
     compile_targets(directory, sanitizers, "vcuda", "vcuda_nvml")
-    if not (directory / "lib/sim").exists():
-        (directory / "lib/sim").symlink_to(BUILD / "lib/sim")
+    simulator = directory / "lib/sim"
+    if not simulator.is_symlink():
+        simulator.rmdir()  # cmake makes it
+        simulator.symlink_to(BUILD / "lib/sim")
     return directory
 
 
@@ -51,7 +53,7 @@ def suite(sanitizers: str, selection: str, directory: Path) -> None:
         pytest.skip(f"needs gcc's {RUNTIMES[sanitizers]}")
     environment = {**os.environ, "VGPU_BUILD": str(directory), "VGPU_SANITIZER": runtime}
     suite_of = str(Path(__file__).parent)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", selection, suite_of]
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-k", selection, suite_of]
     done = subprocess.run(
         ["setarch", "-R", *command],  # ThreadSanitizer needs an address space without randomization
         cwd=CHECKOUT,
@@ -63,6 +65,7 @@ def suite(sanitizers: str, selection: str, directory: Path) -> None:
     )
     assert done.returncode == 0, done.stdout[-6000:]
     assert " passed" in done.stdout
+    assert "is not built" not in done.stdout, done.stdout[-6000:]
 
 
 @pytest.mark.parametrize("sanitizers", RUNTIMES)

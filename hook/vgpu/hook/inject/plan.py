@@ -185,13 +185,14 @@ def _limiter(libraries: list[Library], container: PlannedContainer) -> list[Oper
     files = ("limits", "cards", "presence")
     entries = [Entry("driver"), Entry("usage"), *(Entry(name, b"", mode=0o444) for name in files)]
     entries += [Entry(f"driver/{library.soname}", b"", mode=0o444) for library in real]
-    region = (Entry("usage", usage.BEGINNING, mode=0o666, size=usage.SIZE),)  # every user in the container may write it
+    region = [Entry("usage", usage.BEGINNING, mode=0o666, size=usage.SIZE)]  # every user in the container may write it
+    region += [Entry(name, b"", mode=0o666) for name in usage.SHARE_FILES]
     operations: list[Operation] = [Tmpfs(PRIVATE_DIR, tuple(entries), SMALL, mounts.READ_ONLY_FILE)]
     operations += [OverlayFile(library.path, f"{REAL_DIR}/{library.soname}") for library in real]
     operations.append(OverlayFile(container.limits_file, LIMITS_PATH, mounts.READ_ONLY_DATA))
     operations.append(OverlayFile(container.cards_file, core_schedule.PATH, mounts.READ_ONLY_DATA))
     operations.append(Bind(container.presence_file, core_schedule.PRESENCE_PATH, mounts.READ_ONLY_DATA))
-    operations.append(Tmpfs(USAGE_DIR, region, USAGE_SIZE, mounts.DATA))
+    operations.append(Tmpfs(USAGE_DIR, tuple(region), USAGE_SIZE, mounts.DATA))
     return operations
 
 

@@ -119,7 +119,7 @@ def card_use(library: str, note: Note) -> dict[str, list[int | None]]:
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+                used = int(_memory(handle).used)
                 found[_text(pynvml.nvmlDeviceGetUUID(handle))] = [used, _busy(handle)]
             except pynvml.NVMLError as error:
                 note(f"card {index}: NVML does not report its use: {error}")
@@ -180,10 +180,23 @@ def _card(handle: Any, index: int, dev_dir: str, sys_root: str) -> Card:
         minor=minor,
         bus_id=bus_id,
         name=_text(pynvml.nvmlDeviceGetName(handle)),
-        memory=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+        memory=_usable(_memory(handle)),
         device=card_node(dev_dir, minor),
         numa=_numa(handle, bus_id, sys_root),
     )
+
+
+def _memory(handle: Any) -> Any:
+    """NVML's figures in bytes. The first version, before R510, counts what the driver keeps as used."""
+    try:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle)
+
+
+def _usable(figures: Any) -> int:
+    """The card's bytes without those that the driver keeps, which no program gets. They are unknown before R510."""
+    return int(figures.total) - int(getattr(figures, "reserved", 0))
 
 
 def _text(value: bytes | str) -> str:

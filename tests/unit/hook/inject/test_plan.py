@@ -200,8 +200,9 @@ def test_the_private_directory() -> None:
         ("driver/libnvidia-ml.so.1", b""),
     ]
     assert "ro,nosuid,nodev" in private.describe()
-    (region,) = tmpfs(planned, "/usr/local/vgpu/usage").entries
+    region, *shares = tmpfs(planned, "/usr/local/vgpu/usage").entries
     assert (region.name, region.content, region.mode, region.size) == ("usage", usage.BEGINNING, 0o666, usage.SIZE)
+    assert {(entry.content, entry.mode) for entry in shares} == {(b"", 0o666)}
     assert " nosuid,nodev,noexec " in tmpfs(planned, "/usr/local/vgpu/usage").describe()
     for name, file in (("limits", LIMITS_FILE), ("cards", CARDS_FILE)):
         layered = planned.operations[step(planned, OverlayFile, f"/usr/local/vgpu/{name}")]
