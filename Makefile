@@ -72,9 +72,16 @@ $(BUILD)/clients/.stamp-long: tests/beds/make_clients.sh $(BUILD)/clients/.stamp
 	@$(PROGRESS) "installing more of them, with a compiler" $(BUILD)/setup/clients.log $< $(PYTHON) $(BUILD)/clients $(BUILD) long
 	@touch $@
 
+# What takes the place of CUDA's runtime and other libraries of NVIDIA for these programs.
+STAND_INS := tests/programs/stand_ins
+$(BUILD)/stand_ins/.stamp: $(wildcard $(STAND_INS)/*) $(BUILD)/clients/.stamp-long
+	@$(PROGRESS) "compiling stand-ins for libraries of NVIDIA" $(BUILD)/setup/stand_ins.log \
+	  sh -ec '$(PYTHON) $(STAND_INS)/make.py $(BUILD)/clients $(BUILD)/stand_ins'
+	@touch $@
+
 clients: setup $(BUILD)/clients/.stamp
 
-clients-long: packages-long clients $(BUILD)/clients/.stamp-long
+clients-long: packages-long clients $(BUILD)/clients/.stamp-long $(BUILD)/stand_ins/.stamp
 
 # What the system tests run: roots of other Debian suites, newer runtimes; for the long ones also Kubernetes' servers.
 beds: setup

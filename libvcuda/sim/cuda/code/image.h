@@ -45,8 +45,8 @@ struct sim_linked {
 enum sim_image_status { SIM_IMAGE_OK, SIM_IMAGE_INVALID, SIM_IMAGE_NO_BINARY, SIM_IMAGE_NO_MEMORY };
 
 /*
- * `size` 0: unknown, as with cuModuleLoadData; then the image's own headers determine where it ends. `capability` 75: a card of
- * compute capability 7.5.
+ * `size` 0: unknown, as with cuModuleLoadData; then the image's own headers determine where it ends. `capability` 75: a
+ * card of compute capability 7.5.
  */
 enum sim_image_status sim_image_read(const void *data, size_t size, unsigned capability, struct sim_image *image);
 void sim_image_free(struct sim_image *image);

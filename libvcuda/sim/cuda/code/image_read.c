@@ -1,6 +1,6 @@
 /*
- * Reads code images: finds out whether an image is PTX, an ELF file, a fat binary or what the linker made, and collects its
- * kernels and variables. The formats are read in cuda/code/ptx.c and cuda/code/cubin.c; charging for a module is in
+ * Reads code images: finds out whether an image is PTX, an ELF file, a fat binary or what the linker made, and collects
+ * its kernels and variables. The formats are read in cuda/code/ptx.c and cuda/code/cubin.c; charging for a module is in
  * cuda/code/module.c.
  */
 #include "cuda/code/image.h"
@@ -72,8 +72,8 @@ static enum sim_image_status read_text(const char *data, size_t size, struct sim
 }
 
 /*
- * How well a card can use an entry, 0: not at all. Compiled code runs on cards of the same major capability that are not
- * older, and comes before PTX, which any card takes that is not older.
+ * How well a card can use an entry, 0: not at all. Compiled code runs on cards of the same major capability that are
+ * not older, and comes before PTX, which any card takes that is not older.
  */
 static unsigned fitness(const struct entry *entry, unsigned capability)
 {
