@@ -29,6 +29,7 @@ WHEELS = next(CLIENTS.glob("long/lib/python3*/site-packages/nvidia"), CLIENTS)  
 MIB, MS = 1 << 20, 1_000_000
 CARD, LIMIT = 2048 * MIB, 768 * MIB  #: what a card has, and what a share has of it
 CORES = 30
+BEGIN, END = "<!-- programs: begin -->\n", "<!-- programs: end -->\n"  #: around the table in docs/compatibility.md
 KERNEL = 20 * MS  #: ns that a kernel takes where the compute limit is looked at
 BURST = 2 * KERNEL  #: what a program may use before its tokens come: one kernel, and the tokens that it has at first
 
@@ -52,12 +53,21 @@ class Program(NamedTuple):
     fills_card: bool = True  #: `full` meets the end of a whole card, too
 
 
-JAX_FULL = r"(ValueError|XlaRuntimeError) RESOURCE_EXHAUSTED: Out of memory"
+JAX_FULL = "(ValueError|XlaRuntimeError) RESOURCE_EXHAUSTED: (Out of memory|Failed to allocate)"
 ONCE, OLD, OLDER = ("550",), ("470", "535", "550"), ("470", "535", "550", "580", "615")
 PROGRAMS = (
     Program(
         "PyTorch 2.5.1", "pytorch", ("work", "train", "graphs", "children", "compiled"), ("out_of_memory", "pair"),
-        "OutOfMemoryError CUDA out of memory", ("train",),
+        "OutOfMemoryError CUDA out of memory", ("work",),
+    ),
+    Program(
+        "PyTorch, cudaMallocAsync", "pytorch", ("work", "graphs"), ("out_of_memory",),
+        "OutOfMemoryError Allocation on device",
+        environment=(("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync"),),
+    ),
+    Program(
+        "PyTorch, expandable segments", "pytorch", ("work", "graphs"), ("out_of_memory", "pair"),
+        "OutOfMemoryError CUDA out of memory", environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     ),
     Program("PyTorch, two cards", "pytorch", (), ("two_cards",), "OutOfMemoryError CUDA out of memory", cards=2),
     Program("Triton 3.1.0", "triton", ("work",)),
@@ -125,6 +135,21 @@ PROGRAMS = (
 MONITORS = Program("nvitop, gpustat", "clients", ("monitors",), place="", releases=OLDER)
 
 
+def table() -> str:
+    """The programs, as docs/compatibility.md has them."""
+    lines = ["| program | runs | out of memory | cores | releases |", "|---|---|---|---|---|"]
+    for program in (*PROGRAMS, MONITORS):
+        kinds = (program.work, program.full, program.throttled)
+        words = [", ".join(kind).replace("_", " ") for kind in kinds]
+        lines.append(f"| {' | '.join((program.name, *words, ', '.join(program.releases)))} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_has_the_table() -> None:
+    page = (CHECKOUT / "docs/compatibility.md").read_text(encoding="utf-8")
+    assert page.partition(BEGIN)[2].partition(END)[0] == table()
+
+
 class Site:
     """A simulated node with a release's driver and its cards, and a container with a share of each of them."""
 
@@ -157,7 +182,9 @@ class Site:
         home = self.directory / "home"
         home.mkdir(exist_ok=True)
         command = [str(CLIENTS / program.place / "bin/python"), str(HERE / f"run_{program.script}.py"), scenario]
-        libraries = [self.driver if alone else self.box.libraries, STAND_INS, *WHEELS.glob("*/lib")]
+        nvidia = [*WHEELS.glob("*/lib")]
+        others = [STAND_INS, *nvidia] if program.place == "programs" else [*nvidia, STAND_INS]
+        libraries = [self.driver if alone else self.box.libraries, *others]
         done = subprocess.run(
             command if alone else self.box.command(*command),
             check=False,
