@@ -25,7 +25,7 @@ from vgpu.config import limits
 HERE = Path(__file__).resolve().parent
 CLIENTS = Path(os.environ.get("VGPU_CLIENTS", BUILD / "clients"))
 STAND_INS = BUILD / "stand_ins"
-WHEELS = next(CLIENTS.glob("long/lib/python3*/site-packages/nvidia"), CLIENTS)  #: libraries and compilers of NVIDIA
+WHEELS = next(CLIENTS.glob("long/lib/python3*/site-packages/nvidia"), STAND_INS)  #: libraries and compilers of NVIDIA
 MIB, MS = 1 << 20, 1_000_000
 CARD, LIMIT = 2048 * MIB, 768 * MIB  #: what a card has, and what a share has of it
 CORES = 30
@@ -153,7 +153,7 @@ def test_the_page_has_the_table() -> None:
 class Site:
     """A simulated node with a release's driver and its cards, and a container with a share of each of them."""
 
-    def __init__(self, directory: Path, driver_client: Path, release: str, cards: int = 1, clock: str = "wall") -> None:
+    def __init__(self, directory: Path, release: str, cards: int = 1, clock: str = "wall") -> None:
         self.directory = directory
         self.driver = directory / "driver"
         self.driver.mkdir(parents=True)
@@ -167,7 +167,7 @@ class Site:
         state = directory / "state"
         simctl.make_state(str(state), profile, device_nodes=False, clock=clock)
         self.uuids = [card["uuid"] for card in simctl.read_state(str(state))["cards"]]
-        self.box = SimBox(directory / "box", self.driver, driver_client, {"VGPU_SIM_DIR": str(state)}, self.uuids[0])
+        self.box = SimBox(directory / "box", self.driver, Path(), {"VGPU_SIM_DIR": str(state)}, self.uuids[0])
         self.box.simctl = simctl
         self.box.libraries = recorded_drivers.libvcuda(release, self.driver, directory / "libvcuda")
         for place in (self.driver, self.box.libraries):
@@ -230,7 +230,7 @@ def make_site(tmp_path: Path) -> Iterator[Sites]:
     made: list[Site] = []
 
     def make(release: str, cards: int = 1, clock: str = "wall") -> Site:
-        made.append(Site(tmp_path / f"site{len(made)}", Path("/bin/true"), release, cards, clock))
+        made.append(Site(tmp_path / f"site{len(made)}", release, cards, clock))
         return made[-1]
 
     yield make
@@ -283,25 +283,24 @@ def test_a_program_meets_its_limit_as_it_meets_the_end_of_a_card(
     """By its own kind of error, at its own limit, and it goes on afterwards."""
     site = make_site(release, program.cards)
     site.share(program.limit)
-    lines = site.run(program, scenario)
-    refused, rest = split(lines)
-    assert refused and all(re.search(program.refusal, line) for line in refused), lines
+    lines = without_refusals(program, site.run(program, scenario))
     assert max(site.most_used()) <= program.limit
     if program.fills_card:
-        assert min(site.most_used()) > program.limit // 2
-        assert split(site.run(program, scenario, alone=True))[1] == rest
-        assert min(site.most_used()) > CARD // 2
+        assert min(site.most_used()) > program.limit * 3 // 4
+        assert without_refusals(program, site.run(program, scenario, alone=True)) == lines
+        assert min(site.most_used()) > CARD * 3 // 4
 
 
-def split(lines: list[str]) -> tuple[list[str], list[str]]:
-    """(refusals, other lines) without what was granted before."""
-    others = [line for line in lines if not line.startswith("granted")]
-    return [line for line in others if line.startswith("refused")], [o for o in others if not o.startswith("refused")]
+def without_refusals(program: Program, lines: list[str]) -> list[str]:
+    """The lines but those about the end of memory, of which there have to be some, in the program's own words."""
+    refused = [line for line in lines if line.startswith("refused")]
+    assert refused and all(re.search(program.refusal, line) for line in refused), lines
+    return [line for line in lines if not line.startswith(("refused", "granted"))]
 
 
 @rows("throttled")
 def test_a_program_gets_its_part_of_the_time(make_site: Sites, program: Program, scenario: str, release: str) -> None:
-    """In virtual time. The card did exactly the same work."""
+    """In virtual time. The card does exactly the same work as without a limit."""
     work = []
     for cores in (0, CORES):
         site = make_site(release, program.cards, clock="virtual")
@@ -310,7 +309,7 @@ def test_a_program_gets_its_part_of_the_time(make_site: Sites, program: Program,
         busy = int(site.box.cards()[0]["busy_ns"])
         work.append((lines, busy))
     assert work[0] == work[1]
-    assert busy > BURST
+    assert busy - BURST > busy * CORES // 100  # so much that it takes longer
     assert busy - BURST <= site.elapsed() * CORES // 100
 
 
