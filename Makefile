@@ -63,7 +63,8 @@ build:
 	@$(PROGRESS) "compiling (output: $(BUILD)/build.log)" $(BUILD)/build.log \
 	  sh -ec 'cmake -S . -B $(BUILD) $(CMAKE_OPTIONS); cmake --build $(BUILD) --parallel $(shell nproc)'
 
-# Installs programs from the package index that run on the simulated driver. clients-long takes minutes.
+# Installs programs from the package index that run on the simulated driver. clients-long takes minutes and 7 GB, and needs
+# a Python from 3.10 to 3.12, for which JAX and Triton have wheels.
 $(BUILD)/clients/.stamp: tests/beds/make_clients.sh
 	@$(PROGRESS) "installing programs that use CUDA and NVML" $(BUILD)/setup/clients.log $< $(PYTHON) $(BUILD)/clients $(BUILD)
 	@touch $@
