@@ -219,36 +219,6 @@ EXPORT cudaError_t cudaSetDevice(int device)
 	return cudart_result(result);
 }
 
-EXPORT cudaError_t cudaInitDevice(int device, unsigned flags, unsigned more)
-{
-	(void)flags;
-	(void)more;
-	return cudaSetDevice(device);
-}
-
-EXPORT cudaError_t cudaSetDeviceFlags(unsigned flags)
-{
-	int result = cudart_init();
-
-	return cudart_result(result ? result : (int)DRIVER(cuDevicePrimaryCtxSetFlags)(thread_device, flags));
-}
-
-EXPORT cudaError_t cudaGetDeviceFlags(unsigned *flags)
-{
-	int result = cudart_init(), is_active;
-
-	return cudart_result(result ? result
-				    : (int)DRIVER(cuDevicePrimaryCtxGetState)(thread_device, flags, &is_active));
-}
-
-EXPORT cudaError_t cudaDeviceReset(void)
-{
-	int result = cudart_init();
-
-	contexts[thread_device] = NULL;
-	return cudart_result(result ? result : (int)DRIVER(cuDevicePrimaryCtxReset)(thread_device));
-}
-
 EXPORT cudaError_t cudaDeviceEnablePeerAccess(int device, unsigned flags)
 {
 	CUcontext peer;
@@ -337,11 +307,6 @@ EXPORT cudaError_t cudaMalloc(void **pointer, size_t size)
 	RETURN(size ? DRIVER(cuMemAlloc)((CUdeviceptr *)pointer, size) : 0);
 }
 
-EXPORT cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height)
-{
-	RETURN(DRIVER(cuMemAllocPitch)((CUdeviceptr *)pointer, pitch, width, height, 4));
-}
-
 EXPORT cudaError_t cudaFree(void *pointer)
 {
 	RETURN(pointer ? DRIVER(cuMemFree)((CUdeviceptr)pointer) : 0);
@@ -428,13 +393,6 @@ static CUDA_MEMCPY2D plane(void *to, size_t to_pitch, const void *from, size_t f
 		.WidthInBytes = width,
 		.Height = height,
 	};
-}
-
-EXPORT cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
-				size_t height, enum cudaMemcpyKind kind)
-{
-	CUDA_MEMCPY2D copy = plane(to, to_pitch, from, from_pitch, width, height, kind);
-	RETURN(DRIVER(cuMemcpy2DUnaligned)(&copy));
 }
 
 EXPORT cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,

@@ -1,5 +1,5 @@
 /*
- * Kernels and variables of the runtime's stand-in. A program's start registers them with their host addresses; the code
+ * Kernels of the runtime's stand-in. A program's start registers them with their host addresses; the code
  * is loaded when one of them is first used, as the runtime does it.
  */
 #define _GNU_SOURCE
@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <search.h>
 #include <stdlib.h>
-#include <string.h>
 #include "cudart.h"
 
 /* A fat binary that a compiled file registered. */
@@ -89,21 +88,6 @@ static int find_function(const void *host, CUfunction *function)
 	return result ? result : (int)DRIVER(cuKernelGetFunction)(function, kernel);
 }
 
-static int find_variable(const void *host, CUdeviceptr *pointer, size_t *size)
-{
-	int result = cudart_context();
-
-	if (result)
-		return result;
-	pthread_mutex_lock(&lock);
-	struct known *entry = find(host);
-	result = entry ? load(entry->binary) : (int)cudaErrorInvalidSymbol;
-	if (!result)
-		result = DRIVER(cuLibraryGetGlobal)(pointer, size, entry->binary->library, entry->name);
-	pthread_mutex_unlock(&lock);
-	return result;
-}
-
 /* ---- what a compiled program calls at its start ---- */
 
 EXPORT void **__cudaRegisterFatBinary(void *image)
@@ -140,14 +124,10 @@ EXPORT void __cudaRegisterFunction(void **handle, const char *host, char *device
 
 EXPORT void __cudaRegisterVar(void **handle, char *host, char *device, const char *name)
 {
+	(void)handle;
+	(void)host;
 	(void)device;
-	add(handle, host, name);
-}
-
-EXPORT void __cudaRegisterManagedVar(void **handle, void **host, char *device, const char *name)
-{
-	(void)device;
-	add(handle, host, name);
+	(void)name; /* no program here asks for a variable's address */
 }
 
 /* ---- launches ---- */
@@ -193,18 +173,6 @@ EXPORT cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, voi
 	return cudart_result(result);
 }
 
-EXPORT cudaError_t cudaLaunchCooperativeKernel(const void *host, dim3 grid, dim3 block, void **arguments, size_t shared,
-					       cudaStream_t stream)
-{
-	CUkernel kernel;
-	int result = find_kernel(host, &kernel);
-
-	if (!result)
-		result = DRIVER(cuLaunchCooperativeKernel)((CUfunction)kernel, grid.x, grid.y, grid.z, block.x, block.y,
-							   block.z, (unsigned)shared, stream, arguments);
-	return cudart_result(result);
-}
-
 EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *given, const void *host, void **arguments)
 {
 	CUlaunchConfig config = {
@@ -227,7 +195,7 @@ EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *given, const vo
 	return cudart_result(result);
 }
 
-/* ---- questions about kernels and variables ---- */
+/* ---- questions about kernels ---- */
 
 EXPORT cudaError_t cudaGetFuncBySymbol(cudaFunction_t *function, const void *host)
 {
@@ -282,42 +250,4 @@ EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *c
 		result = DRIVER(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)(count, function, block, shared,
 										      flags);
 	return cudart_result(result);
-}
-
-EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *count, const void *host, int block, size_t shared)
-{
-	return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(count, host, block, shared, 0);
-}
-
-EXPORT cudaError_t cudaGetSymbolAddress(void **pointer, const void *symbol)
-{
-	size_t size;
-	return cudart_result(find_variable(symbol, (CUdeviceptr *)pointer, &size));
-}
-
-EXPORT cudaError_t cudaGetSymbolSize(size_t *size, const void *symbol)
-{
-	CUdeviceptr pointer;
-	return cudart_result(find_variable(symbol, &pointer, size));
-}
-
-EXPORT cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t size, size_t offset,
-					   enum cudaMemcpyKind kind, cudaStream_t stream)
-{
-	CUdeviceptr pointer;
-	size_t room;
-	int result = find_variable(symbol, &pointer, &room);
-
-	return result ? cudart_result(result)
-		      : (int)cudaMemcpyAsync((char *)pointer + offset, from, size, kind, stream);
-}
-
-EXPORT cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t size, size_t offset,
-				      enum cudaMemcpyKind kind)
-{
-	CUdeviceptr pointer;
-	size_t room;
-	int result = find_variable(symbol, &pointer, &room);
-
-	return result ? cudart_result(result) : (int)cudaMemcpy((char *)pointer + offset, from, size, kind);
 }
