@@ -197,6 +197,7 @@ class Site:
                 "PYTHONPATH": str(CLIENTS / program.packages) if program.packages else "",
                 "PYTHONWARNINGS": "ignore",
                 "PYTHONDONTWRITEBYTECODE": "1",
+                "TORCHINDUCTOR_CACHE_DIR": str(home / "inductor"),
                 "TRITON_LIBCUDA_PATH": str(self.driver),
                 "XLA_FLAGS": f"--xla_gpu_cuda_data_dir={WHEELS}/cuda_nvcc",
                 "_FAISS_WHEEL_DISABLE_CUDA_PRELOAD": "1",
