@@ -63,7 +63,8 @@ build:
 	@$(PROGRESS) "compiling (output: $(BUILD)/build.log)" $(BUILD)/build.log \
 	  sh -ec 'cmake -S . -B $(BUILD) $(CMAKE_OPTIONS); cmake --build $(BUILD) --parallel $(shell nproc)'
 
-# Installs programs from the package index that run on the simulated driver. clients-long takes minutes.
+# Installs programs from the package index that run on the simulated driver. clients-long takes minutes and 7 GB, and needs
+# a Python from 3.10 to 3.12, for which JAX and Triton have wheels.
 $(BUILD)/clients/.stamp: tests/beds/make_clients.sh
 	@$(PROGRESS) "installing programs that use CUDA and NVML" $(BUILD)/setup/clients.log $< $(PYTHON) $(BUILD)/clients $(BUILD)
 	@touch $@
@@ -72,9 +73,16 @@ $(BUILD)/clients/.stamp-long: tests/beds/make_clients.sh $(BUILD)/clients/.stamp
 	@$(PROGRESS) "installing more of them, with a compiler" $(BUILD)/setup/clients.log $< $(PYTHON) $(BUILD)/clients $(BUILD) long
 	@touch $@
 
+# What takes the place of CUDA's runtime and other libraries of NVIDIA for these programs.
+STAND_INS := tests/programs/stand_ins
+$(BUILD)/stand_ins/.stamp: $(wildcard $(STAND_INS)/*) $(BUILD)/clients/.stamp-long
+	@$(PROGRESS) "compiling stand-ins for libraries of NVIDIA" $(BUILD)/setup/stand_ins.log \
+	  sh -ec '$(PYTHON) $(STAND_INS)/make.py $(BUILD)/clients $(BUILD)/stand_ins'
+	@touch $@
+
 clients: setup $(BUILD)/clients/.stamp
 
-clients-long: packages-long clients $(BUILD)/clients/.stamp-long
+clients-long: packages-long clients $(BUILD)/clients/.stamp-long $(BUILD)/stand_ins/.stamp
 
 # What the system tests run: roots of other Debian suites, newer runtimes; for the long ones also Kubernetes' servers.
 beds: setup

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Install the programs that test_clients.py runs: make_clients.sh PYTHON DIRECTORY BUILD [long].
+# Install the programs that tests/programs runs: make_clients.sh PYTHON DIRECTORY BUILD [long].
 # Old versions lie each in a directory of its own, DIRECTORY/NAME, for PYTHONPATH. All checkouts of this machine share one
 # DIRECTORY of the same content, where that is allowed.
-# With `long` also those that take minutes: more of Numba, and in DIRECTORY/long, because numba-cuda takes the place of
-# numba.cuda in its whole environment, numba-cuda with its compiler, and PyCUDA, which is built here against the headers of
-# NVIDIA's wheels and the simulated libcuda.
+# With `long` also those that take minutes: more of Numba; in DIRECTORY/programs PyTorch and others, 5 GB, without the
+# libraries of NVIDIA that they name, because tests/programs/stand_ins has others; and in DIRECTORY/long, because numba-cuda
+# takes the place of numba.cuda in its whole environment, numba-cuda with its compiler, and PyCUDA, which is built here
+# against the headers of NVIDIA's wheels and the simulated libcuda.
 set -eu
 
 python=$1 directory=$2 build=$(cd "$3" && pwd) long=${4:-}
@@ -31,7 +32,7 @@ beside() {
 }
 
 [ -x "$directory/bin/pip" ] || "$python" -m venv "$directory"
-pip nvidia-ml-py gpustat nvitop numpy tinygrad 'cuda-bindings==12.9.*'
+pip nvidia-ml-py gpustat nvitop numpy tinygrad 'cuda-bindings==12.9.*' 'drjit==1.5.*'
 beside numba-0.59 'numba==0.59.*' 'numpy<1.27'
 beside cuda-bindings-13 'cuda-bindings==13.*'
 if [ -z "$long" ]; then
@@ -40,7 +41,14 @@ if [ -z "$long" ]; then
 fi
 beside numba-0.61 'numba==0.61.*'
 beside numba numba
-directory=$directory/long
+clients=$directory
+directory=$clients/programs
+[ -x "$directory/bin/pip" ] || "$python" -m venv "$directory"
+pip --no-deps torch==2.5.1 triton==3.1.0 jax==0.5.3 jaxlib==0.5.3 jax-cuda12-plugin==0.5.3 jax-cuda12-pjrt==0.5.3 \
+  onnxruntime-gpu==1.20.2 faiss-gpu-cu12==1.14.1
+pip packaging filelock fsspec jinja2 networkx sympy==1.13.1 typing-extensions \
+  ml_dtypes opt_einsum scipy flatbuffers protobuf onnx==1.17.0 setuptools numpy halide==21.0.0 taichi==1.7.4
+directory=$clients/long
 [ -x "$directory/bin/pip" ] || "$python" -m venv "$directory"
 pip numpy 'numba-cuda[cu12]' nvidia-cuda-runtime-cu12 nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12 \
   nvidia-cuda-profiler-api-cu12 nvidia-curand-cu12
@@ -60,4 +68,4 @@ for name in cuda_profiler_api cuda_runtime curand cuda_nvcc cuda_cccl; do
 done
 CUDA_ROOT=$root PATH=$root/bin:$PATH CPLUS_INCLUDE_PATH=${includes#:} LIBRARY_PATH=$root/lib64 \
   LDFLAGS=-L$root/lib64 pip pycuda
-touch "$directory/../.complete$long"
+touch "$clients/.complete$long"

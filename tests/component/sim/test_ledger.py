@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
 import time
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from sharing_containers import F_OFD_SETLK, FLOCK
 
 MIB = 1 << 20
-INVALID_VALUE, OUT_OF_MEMORY, NOT_READY = 1, 2, 600
+INVALID_VALUE, OUT_OF_MEMORY, NO_BINARY, NOT_FOUND, NOT_READY = 1, 2, 209, 500, 600
 PHYSICAL = "{i:1,i:1,i:1,i:0,q:0,q:0}"
 POOL = "{i:1,i:0,i:1,i:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0}"
 RELEASE_THRESHOLD = 4
@@ -28,6 +29,12 @@ print(json.dumps([process.pid for process in processes]))
 CHILD = "python os.fork() or __import__('signal').pause()"  #: it keeps all descriptors
 
 
+def given(client: Any, content: bytes) -> int:
+    """The address of these bytes in the client, which keeps them."""
+    keep = "(lambda text: globals().setdefault('kept', []).append(text) or ctypes.addressof(text))"
+    return int(client.ask(f"python {keep}(ctypes.create_string_buffer({content!r}))")[0])
+
+
 def test_sizes_are_rounded_up(node: Any) -> None:
     client = node.opened()
     pointer = client.made("cuMemAlloc_v2 & 5")
@@ -36,9 +43,47 @@ def test_sizes_are_rounded_up(node: Any) -> None:
     assert client.numbers(f"cuMemFree_v2 {pointer}")[0] == INVALID_VALUE
     assert client.made(f"cuMemGetAllocationGranularity & {PHYSICAL} 0") == 2 * MIB
     assert client.numbers(f"cuMemCreate & 3 {PHYSICAL} 0")[0] == INVALID_VALUE
-    text = client.ask(f"python ctypes.addressof(globals().setdefault('text', ctypes.create_string_buffer({PTX!r})))")
-    client.made(f"cuModuleLoadData & {text[0]}")
+    client.made(f"cuModuleLoadData & {given(client, PTX)}")
     assert node.held() == 64 << 10
+
+
+def test_a_module_costs_the_code_for_the_cards_architecture(node: Any) -> None:
+    client = node.opened()
+    elf, ptx, compressed, unit = 2, 1, 1, 65536
+
+    def load(*entries: tuple[int, int, int, int]) -> tuple[int, int]:
+        """(CUresult, units of memory) of entries (kind, architecture, bytes in the file, bytes on the card)."""
+        content = b"".join(
+            struct.pack("<HHIQIIHHIIIQQQ", kind, 0x101, 64, size, compressed, 0, 0, 0, architecture, 0, 0, 0, 0, loaded)
+            + bytes(size)
+            for kind, architecture, size, loaded in entries
+        )
+        fat = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(content)) + content
+        before = node.held()
+        result, module = client.numbers(f"cuModuleLoadData & {given(client, fat)}")
+        units = (node.held() - before) // unit
+        if result == 0:
+            client.does(f"cuModuleUnload {module}")
+        return result, units
+
+    assert load((elf, 70, 8, unit), (elf, 75, 8, 3 * unit), (elf, 80, 8, 9 * unit), (ptx, 75, 8, 20 * unit)) == (0, 3)
+    assert load((elf, 70, 8, 2 * unit), (elf, 80, 8, 9 * unit)) == (0, 2)
+    assert load((elf, 60, 8, 2 * unit), (ptx, 60, 8, 4 * unit), (ptx, 80, 8, 9 * unit)) == (0, 4)
+    assert load((elf, 60, 8, unit), (elf, 80, 8, unit), (ptx, 80, 8, unit)) == (NO_BINARY, 0)
+
+
+def test_the_linker_joins_its_inputs(node: Any) -> None:
+    client = node.opened()
+    link = client.made("cuLinkCreate_v2 0 0 0 &")
+    assert client.numbers(f"cuLinkComplete {link} & &")[0] == INVALID_VALUE
+    for name in (b"first", b"second"):
+        text = PTX.replace(b"kernel", name) + b"\0"
+        client.does(f"cuLinkAddData_v2 {link} 1 {given(client, text)} {len(text)} 0 0 0 0")
+    module = client.made(f"cuModuleLoadData & {client.made(f'cuLinkComplete {link} & &')}")
+    client.does(f"cuLinkDestroy {link}")
+    found = (client.numbers(f"cuModuleGetFunction & {module} {given(client, name)}") for name in (b"first", b"second"))
+    assert [result for result, _ in found] == [0, 0]
+    assert client.numbers(f"cuModuleGetFunction & {module} {given(client, b'kernel')}")[0] == NOT_FOUND
 
 
 def test_a_process_pays_for_one_context(node: Any) -> None:

@@ -30,12 +30,25 @@ struct sim_image {
 	unsigned kernel_count, variable_count;
 	bool is_opaque; /* compressed: any name may be in it */
 	size_t size;
+	size_t code_size; /* of what the card runs: of a fat binary one entry, without compression */
 };
 
-enum sim_image_status { SIM_IMAGE_OK, SIM_IMAGE_INVALID, SIM_IMAGE_NO_MEMORY };
+/* What the linker makes: this, and each input after its size (uint64_t). */
+struct sim_linked {
+	uint32_t magic, reserved;
+	uint64_t size; /* of all */
+};
 
-/* `size` 0: unknown, as with cuModuleLoadData; then the image's own headers determine where it ends. */
-enum sim_image_status sim_image_read(const void *data, size_t size, struct sim_image *image);
+#define SIM_LINKED_MAGIC 0x4b4e494cu
+#define SIM_ANY_CAPABILITY 0u
+
+enum sim_image_status { SIM_IMAGE_OK, SIM_IMAGE_INVALID, SIM_IMAGE_NO_BINARY, SIM_IMAGE_NO_MEMORY };
+
+/*
+ * `size` 0: unknown, as with cuModuleLoadData; then the image's own headers determine where it ends. `capability` 75: a
+ * card of compute capability 7.5.
+ */
+enum sim_image_status sim_image_read(const void *data, size_t size, unsigned capability, struct sim_image *image);
 void sim_image_free(struct sim_image *image);
 const struct sim_kernel *sim_image_kernel(const struct sim_image *image, const char *name);
 const struct sim_variable *sim_image_variable(const struct sim_image *image, const char *name);

@@ -1,6 +1,6 @@
 /*
- * Reads code images: finds out whether an image is PTX, an ELF file or a fat binary, and collects its kernels and
- * variables. The formats are read in cuda/code/ptx.c and cuda/code/cubin.c; charging for a module is in
+ * Reads code images: finds out whether an image is PTX, an ELF file, a fat binary or what the linker made, and collects
+ * its kernels and variables. The formats are read in cuda/code/ptx.c and cuda/code/cubin.c; charging for a module is in
  * cuda/code/module.c.
  */
 #include "cuda/code/image.h"
@@ -32,7 +32,11 @@ struct entry {
 	uint64_t size; /* bytes after the header */
 	uint32_t compressed_size;
 	uint32_t reserved;
-	uint32_t capability_minor, capability_major;
+	uint16_t minor, major;
+	uint32_t architecture; /* 75: compute capability 7.5 */
+	uint32_t name_offset, name_length;
+	uint64_t flags, unknown;
+	uint64_t uncompressed_size;
 };
 
 /* Where an ELF file ends according to its headers: after its last section or section header. */
@@ -67,11 +71,25 @@ static enum sim_image_status read_text(const char *data, size_t size, struct sim
 	return status;
 }
 
-/* Reads every entry: the names are the same whichever entry the card would run. */
-static enum sim_image_status read_entries(const char *at, uint64_t left, struct sim_image *image)
+/*
+ * How well a card can use an entry, 0: not at all. Compiled code runs on cards of the same major capability that are
+ * not older, and comes before PTX, which any card takes that is not older.
+ */
+static unsigned fitness(const struct entry *entry, unsigned capability)
+{
+	if (entry->architecture > capability)
+		return 0;
+	if (entry->kind == FATBIN_KIND_ELF)
+		return entry->architecture / 10 == capability / 10 ? 1000 + entry->architecture : 0;
+	return entry->kind == FATBIN_KIND_PTX ? 1 + entry->architecture : 0;
+}
+
+/* Reads every entry: the names are the same whichever entry the card runs. That one's size counts. */
+static enum sim_image_status read_entries(const char *at, uint64_t left, unsigned capability, struct sim_image *image)
 {
 	enum sim_image_status status = SIM_IMAGE_OK;
 	struct entry entry;
+	unsigned best = 0;
 
 	while (left >= sizeof entry && status != SIM_IMAGE_NO_MEMORY) {
 		memcpy(&entry, at, sizeof entry);
@@ -79,6 +97,11 @@ static enum sim_image_status read_entries(const char *at, uint64_t left, struct 
 		    entry.size > left - entry.header_size)
 			return SIM_IMAGE_INVALID;
 		const char *content = at + entry.header_size;
+		unsigned fits = fitness(&entry, capability);
+		if (fits > best) {
+			best = fits;
+			image->code_size = entry.compressed_size ? entry.uncompressed_size : entry.size;
+		}
 		if (entry.compressed_size || (entry.kind != FATBIN_KIND_PTX && entry.kind != FATBIN_KIND_ELF))
 			image->is_opaque = true;
 		else if (entry.kind == FATBIN_KIND_PTX)
@@ -88,10 +111,10 @@ static enum sim_image_status read_entries(const char *at, uint64_t left, struct 
 		at = content + entry.size;
 		left -= entry.header_size + entry.size;
 	}
-	return status;
+	return status == SIM_IMAGE_OK && !best && capability != SIM_ANY_CAPABILITY ? SIM_IMAGE_NO_BINARY : status;
 }
 
-static enum sim_image_status read_fatbin(const char *data, size_t size, struct sim_image *image)
+static enum sim_image_status read_fatbin(const char *data, size_t size, unsigned capability, struct sim_image *image)
 {
 	struct fatbin header;
 
@@ -102,7 +125,7 @@ static enum sim_image_status read_fatbin(const char *data, size_t size, struct s
 	    (size && header.size > size - header.header_size))
 		return SIM_IMAGE_INVALID;
 	image->size = header.header_size + header.size;
-	return read_entries(data + header.header_size, header.size, image);
+	return read_entries(data + header.header_size, header.size, capability, image);
 }
 
 static enum sim_image_status read_cubin(const char *data, size_t size, struct sim_image *image)
@@ -123,22 +146,58 @@ static uint32_t magic_of(const char *data, size_t size)
 	return magic;
 }
 
-enum sim_image_status sim_image_read(const void *data, size_t size, struct sim_image *image)
+static enum sim_image_status read_linked(const char *data, size_t size, unsigned capability, struct sim_image *image);
+
+static enum sim_image_status read_any(const char *data, size_t size, unsigned capability, struct sim_image *image)
 {
 	enum sim_image_status status;
 	struct wrapper wrapper;
 
-	*image = (struct sim_image){0};
 	switch (magic_of(data, size)) {
 	case 0x464c457fu: status = read_cubin(data, size, image); break;
-	case FATBIN_MAGIC: status = read_fatbin(data, size, image); break;
+	case FATBIN_MAGIC: return read_fatbin(data, size, capability, image);
+	case SIM_LINKED_MAGIC: return read_linked(data, size, capability, image);
 	case FATBIN_WRAPPER_MAGIC:
 		memcpy(&wrapper, data, sizeof wrapper);
-		status = wrapper.data && magic_of(wrapper.data, 0) == FATBIN_MAGIC ? read_fatbin(wrapper.data, 0, image)
-										   : SIM_IMAGE_INVALID;
-		break;
+		if (!wrapper.data || magic_of(wrapper.data, 0) != FATBIN_MAGIC)
+			return SIM_IMAGE_INVALID;
+		return read_fatbin(wrapper.data, 0, capability, image);
 	default: image->size = size ? size : strlen(data); status = read_text(data, image->size, image);
 	}
+	image->code_size = image->size;
+	return status;
+}
+
+/* All inputs are part of the code. */
+static enum sim_image_status read_linked(const char *data, size_t size, unsigned capability, struct sim_image *image)
+{
+	enum sim_image_status status = SIM_IMAGE_OK;
+	struct sim_linked linked;
+	uint64_t at = sizeof linked, length, code_size = 0;
+
+	if (size && size < sizeof linked)
+		return SIM_IMAGE_INVALID;
+	memcpy(&linked, data, sizeof linked);
+	if (linked.size > MAX_IMAGE || (size && linked.size > size))
+		return SIM_IMAGE_INVALID;
+	while (status == SIM_IMAGE_OK && at + sizeof length <= linked.size) {
+		memcpy(&length, data + at, sizeof length);
+		at += sizeof length;
+		if (!length || length > linked.size - at || magic_of(data + at, length) == SIM_LINKED_MAGIC)
+			return SIM_IMAGE_INVALID;
+		status = read_any(data + at, length, capability, image);
+		code_size += image->code_size;
+		at += length;
+	}
+	image->size = linked.size;
+	image->code_size = code_size;
+	return status;
+}
+
+enum sim_image_status sim_image_read(const void *data, size_t size, unsigned capability, struct sim_image *image)
+{
+	*image = (struct sim_image){0};
+	enum sim_image_status status = read_any(data, size, capability, image);
 	if (status != SIM_IMAGE_OK)
 		sim_image_free(image);
 	return status;

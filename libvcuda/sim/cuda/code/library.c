@@ -1,6 +1,6 @@
 /*
  * Libraries and kernels (CUDA 12): code that belongs to no context and is loaded into each context that uses a function
- * of it. Also linking, which keeps its inputs and returns the last image. Modules, which belong to one context, are in
+ * of it. Also linking, which joins its inputs. Modules, which belong to one context, are in
  * cuda/code/module.c.
  */
 #include <stdlib.h>
@@ -27,15 +27,14 @@ typedef struct sim_function *CUkernel;
 
 struct sim_link {
 	struct sim_object object;
-	char *image;
-	size_t size;
+	struct sim_linked *image; /* with the inputs; NULL before the first one */
 };
 
 /* If the size is not given, the image's headers determine its end; PTX ends with a NUL. */
 static CUresult keep_code(const void *data, size_t size, CUlibrary *out)
 {
 	struct sim_image image;
-	enum sim_image_status status = sim_image_read(data, size, &image);
+	enum sim_image_status status = sim_image_read(data, size, SIM_ANY_CAPABILITY, &image);
 
 	if (status != SIM_IMAGE_OK)
 		return status == SIM_IMAGE_INVALID ? CUDA_ERROR_INVALID_IMAGE : CUDA_ERROR_OUT_OF_MEMORY;
@@ -218,17 +217,16 @@ SIM_EXPORT CUresult cuLinkAddData_v2(struct sim_link *link, int type, const void
 	(void)count;
 	(void)options;
 	(void)values;
-	char *copy = data && size ? calloc(1, size + sizeof(uint32_t)) : NULL;
-	REJECT(!copy);
-	memcpy(copy, data, size);
-	CUresult result = sim_object_lock(link, SIM_LINK);
-	if (result != CUDA_SUCCESS) {
-		free(copy);
-		return result;
-	}
-	free(link->image);
-	link->image = link->object.owned = copy;
-	link->size = size;
+	REJECT(!data || !size);
+	TRY(sim_object_lock(link, SIM_LINK));
+	uint64_t before = link->image ? link->image->size : sizeof *link->image, length = size;
+	char *longer = realloc(link->image, before + sizeof length + size);
+	if (!longer)
+		return sim_object_unlock(CUDA_ERROR_OUT_OF_MEMORY);
+	memcpy(longer + before, &length, sizeof length);
+	memcpy(longer + before + sizeof length, data, size);
+	link->image = link->object.owned = longer;
+	*link->image = (struct sim_linked){SIM_LINKED_MAGIC, 0, before + sizeof length + size};
 	return sim_object_unlock(CUDA_SUCCESS);
 }
 
@@ -249,7 +247,7 @@ SIM_EXPORT CUresult cuLinkComplete(struct sim_link *link, void **image, size_t *
 	TRY(image ? sim_object_lock(link, SIM_LINK) : CUDA_ERROR_INVALID_VALUE);
 	*image = link->image;
 	if (size)
-		*size = link->size;
+		*size = link->image ? link->image->size : 0;
 	return sim_object_unlock(link->image ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 

@@ -18,6 +18,7 @@ static CUresult from_image(enum sim_image_status status)
 {
 	switch (status) {
 	case SIM_IMAGE_OK: return CUDA_SUCCESS;
+	case SIM_IMAGE_NO_BINARY: return CUDA_ERROR_NO_BINARY_FOR_GPU;
 	case SIM_IMAGE_NO_MEMORY: return CUDA_ERROR_OUT_OF_MEMORY;
 	default: return CUDA_ERROR_INVALID_IMAGE;
 	}
@@ -26,7 +27,7 @@ static CUresult from_image(enum sim_image_status status)
 /* Under the lock. */
 static CUresult create_module(struct sim_context *context, const struct sim_image *image, CUmodule *out)
 {
-	uint64_t bytes = (image->size + CODE_GRANULARITY - 1) / CODE_GRANULARITY * CODE_GRANULARITY;
+	uint64_t bytes = (image->code_size + CODE_GRANULARITY - 1) / CODE_GRANULARITY * CODE_GRANULARITY;
 
 	TRY(sim_init_result(sim_ledger_reserve(sim_driver.devices[context->device].card, bytes)));
 	*out = sim_object_create(sizeof **out, SIM_MODULE, context);
@@ -41,9 +42,10 @@ static CUresult create_module(struct sim_context *context, const struct sim_imag
 
 CUresult sim_module_load(struct sim_context *context, const void *data, size_t size, CUmodule *module)
 {
+	const struct sim_card *card = sim_device_card(context->device);
 	struct sim_image image;
 
-	TRY(from_image(sim_image_read(data, size, &image)));
+	TRY(from_image(sim_image_read(data, size, card->compute_major * 10 + card->compute_minor, &image)));
 	pthread_mutex_lock(&sim_driver.lock);
 	CUresult result = create_module(context, &image, module);
 	pthread_mutex_unlock(&sim_driver.lock);

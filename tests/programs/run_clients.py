@@ -1,19 +1,23 @@
-"""Programs that nobody here wrote, called as their documentation says. One function each: client_programs.py NAME.
-
-Their results' shapes are checked, not their values: a kernel computes nothing on the simulated driver.
-"""
+"""Bindings of the driver's interface for Python, compilers over it, and monitors: a function for each."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from typing import Any
+
+from scenarios import MIB, fill, main, say
+
+
+def ok(answer: Any) -> Any:
+    """What a function of cuda-bindings returns besides its result, which has to be success."""
+    if answer[0] != 0:
+        raise MemoryError(answer[0].name)
+    return answer[1] if len(answer) == 2 else answer[1:]
 
 
 def cuda_bindings() -> None:
     from cuda.bindings import driver
-
-    def ok(answer):  # type: ignore[no-untyped-def]
-        assert answer[0] == driver.CUresult.CUDA_SUCCESS, answer
-        return answer[1] if len(answer) == 2 else answer[1:]
 
     ok(driver.cuInit(0))
     context = ok(driver.cuDevicePrimaryCtxRetain(ok(driver.cuDeviceGet(0))))
@@ -31,15 +35,29 @@ def cuda_bindings() -> None:
     ok(driver.cuGraphLaunch(ok(driver.cuGraphInstantiate(graph, 0)), stream))
     ok(driver.cuStreamSynchronize(stream))
     ok(driver.cuMemFree(pointer))
+    say("launched a graph, copied", bytes(out))
+
+
+def cuda_bindings_filled() -> None:
+    from cuda.bindings import driver
+
+    class Memory:
+        def __init__(self, size: int) -> None:
+            self.pointer = ok(driver.cuMemAlloc(size))
+
+        def __del__(self) -> None:
+            if hasattr(self, "pointer"):
+                ok(driver.cuMemFree(self.pointer))
+
+    ok(driver.cuInit(0))
+    ok(driver.cuCtxSetCurrent(ok(driver.cuDevicePrimaryCtxRetain(ok(driver.cuDeviceGet(0))))))
+    fill(Memory, MemoryError)
+    cuda_bindings()
 
 
 def cuda_bindings_newer() -> None:
     """Nodes by the call for all kinds, stream memory operations, green contexts, pools and events for others."""
     from cuda.bindings import driver
-
-    def ok(answer):  # type: ignore[no-untyped-def]
-        assert answer[0] == driver.CUresult.CUDA_SUCCESS, answer
-        return answer[1] if len(answer) == 2 else answer[1:]
 
     ok(driver.cuInit(0))
     device = ok(driver.cuDeviceGet(0))
@@ -92,7 +110,7 @@ def cuda_bindings_newer() -> None:
     linear.res.linear.devPtr, linear.res.linear.sizeInBytes, linear.res.linear.numChannels = pointer, 4096, 1
     linear.res.linear.format = driver.CUarray_format.CU_AD_FORMAT_FLOAT
     texture = ok(driver.cuTexObjectCreate(linear, driver.CUDA_TEXTURE_DESC(), None))
-    assert ok(driver.cuTexObjectGetResourceDesc(texture)).res.linear.sizeInBytes == 4096
+    say("texture of", ok(driver.cuTexObjectGetResourceDesc(texture)).res.linear.sizeInBytes)
 
 
 def tinygrad() -> None:
@@ -101,7 +119,7 @@ def tinygrad() -> None:
     assert Device.DEFAULT == "CUDA"
     product = Tensor.ones(64, 64).contiguous() @ Tensor.ones(64, 64).contiguous()
     assert product.numpy().shape == (64, 64)
-    assert Tensor([1.0, 2.0, 3.0]).realize().numpy().tolist() == [1, 2, 3]
+    say("copied", Tensor([1.0, 2.0, 3.0]).realize().numpy().tolist())
 
 
 def numba_arrays() -> None:
@@ -116,18 +134,26 @@ def numba_arrays() -> None:
     end.record()
     end.synchronize()
     assert (device.copy_to_host() == host).all()
-    assert cuda.event_elapsed_time(begin, end) >= 0
-    assert 0 < cuda.current_context().get_memory_info().free < 4 << 30
+    say("elapsed", cuda.event_elapsed_time(begin, end) >= 0, cuda.current_context().get_memory_info().free > 0)
 
 
-def monitored() -> None:
-    """What nvitop shows of a card and of this process."""
+def numba_filled() -> None:
+    import numpy
+    from numba import cuda
+
+    fill(lambda size: cuda.device_array(size, numpy.uint8), cuda.cudadrv.driver.CudaAPIError)
+    numba_arrays()
+
+
+def monitors() -> None:
+    """What nvitop's library, nvitop and gpustat show of a card: the limit as its memory, and readings."""
     from nvitop import Device
 
     device = Device.all()[0]
-    assert 0 < device.memory_total() <= 4 << 30
-    assert isinstance(device.temperature(), int)
-    assert isinstance(device.gpu_utilization(), int)
+    say("total", device.memory_total() // MIB, type(device.temperature()), type(device.gpu_utilization()))
+    for command in (["gpustat", "--no-color"], ["nvitop", "--once", "--ascii"]):
+        done = subprocess.run([sys.executable, "-m", *command], check=True, stdout=subprocess.PIPE, text=True)
+        say(" ".join(done.stdout.split()))
 
 
 def numba_cuda() -> None:
@@ -151,7 +177,7 @@ def numba_cuda() -> None:
     event.record(stream)
     event.synchronize()
     assert (device.copy_to_host() == host).all()
-    assert cuda.current_context().get_memory_info().free > 0
+    say("launched", cuda.current_context().get_memory_info().free > 0)
 
 
 def pycuda() -> None:
@@ -169,7 +195,8 @@ def pycuda() -> None:
     driver.memcpy_dtoh(back, device)
     assert (back == host).all()
     context.pop()
+    say("launched, copied", back.tolist())
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    main(globals())
