@@ -27,7 +27,7 @@ from vgpu.config.claims import Claim
 
 CORE, MEMORY, GPU = "tencent.com/vcuda-core", "tencent.com/vcuda-memory", "nvidia.com/gpu"
 UNIT = 256 * MIB  #: of MEMORY
-WHOLE = 40 * GIB  #: a simulated A100
+WHOLE = 40 * GIB - 576 * MIB  #: of a simulated A100, without what its driver keeps
 LOOK = ["sh", "-c", "cudaprobe info; sleep 86400"]
 EXAMPLES = CHECKOUT / "packaging/kubernetes/examples"
 #: Resources of the fork, whose memory is in MiB.

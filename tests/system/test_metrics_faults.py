@@ -25,7 +25,8 @@ Series = dict[str, dict[str, float]]
 LIMIT = "vgpu_container_memory_limit_bytes"
 REPORTED = "vgpu_container_reported_memory_used_bytes"
 CARD_USED = "vgpu_card_memory_used_bytes"
-GARBAGE = "for f in /usr/local/vgpu/usage/*; do head -c 300000 /dev/urandom > $f; done"
+#: The region comes first. The files beside it, which are there for locks, fill up the rest of the file system.
+GARBAGE = "for f in /usr/local/vgpu/usage/*; do head -c 300000 /dev/urandom > $f || :; done"
 #: A libnvidia-ml.so.1 whose every call fails, or never returns.
 BROKEN_NVML = """
 #include <unistd.h>

@@ -31,7 +31,7 @@ from real_kubelet import NODE
 
 pytestmark = [pytest.mark.root, pytest.mark.long]
 
-CARDS = {CORE: 200, MEMORY: 320}
+CARDS = {CORE: 200, MEMORY: 314}
 SMI = "/usr/local/nvidia/bin/nvidia-smi"
 
 

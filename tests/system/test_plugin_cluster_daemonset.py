@@ -72,13 +72,13 @@ def told(site: Site) -> str:
 
 def test_the_daemonset_serves_the_node(site: Site) -> None:
     """A pod gets its share and outlives the plugin. A rollout brings the next settings."""
-    first = ready(site, {CORE: 200, MEMORY: 320})
+    first = ready(site, {CORE: 200, MEMORY: 314})
     site.create("steady", {CORE: 30, MEMORY: 4})
     (share,) = site.held("steady")
     assert share[1:] == (1024, 30)
     wait_for(lambda: "vgpu.io/node-cards" in site.cluster.annotations("node", NODE), 60, lambda: told(site))
     site.cluster.kubectl("delete", "pods", "-n", NAMESPACE, "-l", f"app.kubernetes.io/name={ACCOUNT}")
-    second = ready(site, {CORE: 200, MEMORY: 320}, before=first)
+    second = ready(site, {CORE: 200, MEMORY: 314}, before=first)
     site.create("later", {CORE: 40, MEMORY: 5})
     assert site.held("later")[0][1:] == (1280, 40)
     assert site.held("steady") == [share]

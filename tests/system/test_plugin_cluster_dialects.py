@@ -49,12 +49,12 @@ HAMI_ANSWERS = {"hami.io/bind-phase": "success", "hami.io/vgpu-devices-to-alloca
 HAMI_LIMITS = {GPU: 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 15}
 WAYS = {
     "vgpu": Way(
-        {}, {CORE: 200, MEMORY: 320}, {CORE: 30, MEMORY: 4},
+        {}, {CORE: 200, MEMORY: 314}, {CORE: 30, MEMORY: 4},
         {"vgpu.io/placement": "main={card}", "vgpu.io/placement-node": "{node}"}, (1024, 30),
         {"vgpu.io/assigned": "true"}, registered=("vgpu.io/node-cards",),
     ),
     "gpu-admission": Way(
-        {}, {CORE: 200, MEMORY: 320}, {CORE: 30, MEMORY: 4},
+        {}, {CORE: 200, MEMORY: 314}, {CORE: 30, MEMORY: 4},
         {
             "tencent.com/predicate-node": "{node}", "tencent.com/predicate-gpu-idx-0": "1",
             "tencent.com/gpu-assigned": "false", "tencent.com/predicate-time": "{now}",
@@ -160,7 +160,7 @@ def test_the_lock_of_another_pod_stays(site: Site) -> None:
 
 def test_a_placement_elsewhere_is_reported_on_the_pod(site: Site) -> None:
     """The pod is copied. It gets an event of the plugin, which may write one, and kubelet's event of the start."""
-    site.configure({CORE: 200, MEMORY: 320})
+    site.configure({CORE: 200, MEMORY: 314})
     told = {"tencent.com/predicate-node": "elsewhere", "tencent.com/predicate-gpu-idx-0": "1"}
     place(site, "copied", {CORE: 30, MEMORY: 4}, told, {})
     wait_for(lambda: site.events("copied", "PlacementRefused"), 60, lambda: site.what_happened("copied"))
@@ -175,7 +175,7 @@ def failed_start(site: Site) -> str:
 
 def test_a_failed_pods_scheduler_is_notified(site: Site) -> None:
     """HAMi's scheduler placed the pod on a node that refuses it for good. Its bind-phase ends as failed."""
-    site.configure({CORE: 200, MEMORY: 320})
+    site.configure({CORE: 200, MEMORY: 314})
     place(site, "odd", {CORE: 150, MEMORY: 4}, filled(HAMI, site.cards[1]), {})
     site.phase("odd", "Failed")
     wait_for(lambda: site.cluster.annotations("pod", "odd")["hami.io/bind-phase"] == "failed", 60, site.plugin.text)

@@ -18,7 +18,7 @@ from pod_site import CORE, MEMORY
 
 pytestmark = [pytest.mark.root, pytest.mark.long]
 
-CARDS = {CORE: 200, MEMORY: 320}
+CARDS = {CORE: 200, MEMORY: 314}
 API = {"with-api": "auto", "without-api": "never"}
 READY = 5.0  #: seconds from the end of the last share's pod until a pod of whole cards runs
 #: Seconds in which a Deployment's pods end after SIGTERM -> of its rollover.

@@ -262,10 +262,10 @@ def test_a_full_node_reports_it_and_starts_the_pod_later(site: PodSite) -> None:
 def test_memory_of_two_whole_cards(site: PodSite) -> None:
     """Only the hook sees cores and memory together. The same memory is too much for a share or one whole card."""
     for cores in (30, 100):
-        pod = site.run(Container("c", {CORE: cores, MEMORY: 161}, LOOK))
+        pod = site.run(Container("c", {CORE: cores, MEMORY: 158}, LOOK))
         assert "MiB in all" in event(pod, "vgpu-hook: allocation: no card fits 1 card")
         site.kubelet.delete(pod)
-    pod = site.runs(Container("c", {CORE: 200, MEMORY: 320}, LOOK))
+    pod = site.runs(Container("c", {CORE: 200, MEMORY: 314}, LOOK))
     claim = site.claim(pod)
     assert claim.exclusive
     assert {card.uuid for card in claim.cards} == {card["uuid"] for card in site.node.read_cards()}
