@@ -35,6 +35,7 @@ PATIENCE = 300.0  #: seconds after which a client counts as stuck, on a busy mac
 NVML = "libnvidia-ml.so.1"
 SLOTS_OFFSET = usage.HEADER.size + limits.MAX_CARDS * usage.CARD.size
 PIDS = ("--pid", "--fork", "--kill-child", "--mount-proc")
+NESTED = ("unshare", "--pid", "--fork", "--kill-child")
 CONNECT = (
     "globals().update(peer=(lambda s:(s.{way}('\\0{name}'),s)[1])"
     "(__import__('socket').socket(__import__('socket').AF_UNIX,__import__('socket').SOCK_DGRAM)))"
@@ -222,7 +223,7 @@ class Box:
 
     def nested(self) -> Client:
         """A client with a context on the device, in a PID namespace of its own below the box's."""
-        client = self._begin("local", "error", "libcuda.so.1", "unshare", "--pid", "--fork", "--kill-child")
+        client = self._begin("local", "error", "libcuda.so.1", *NESTED)
         for command, answer in ("", "ready"), ("init", "0"), ("open 0", "0 0"):
             if command:
                 client.send(command)
@@ -250,10 +251,10 @@ class Box:
         assert (result, client.numbers(f"cuCtxSetCurrent {context}")) == (0, (0,))
         return client
 
-    def uninitialized(self, level: str = "error") -> Client:
-        """A client for any call (tests/data/cuda/calls.py)."""
+    def uninitialized(self, level: str = "error", nested: bool = False) -> Client:
+        """A client for any call (tests/data/cuda/calls.py), `nested` in a PID namespace of its own below the box's."""
         environment = {**self.environment, "VGPU_LOG_LEVEL": level}
-        command = self.command(sys.executable, "-S", str(SOURCES / "calls.py"))
+        command = self.command(*NESTED * nested, sys.executable, "-S", str(SOURCES / "calls.py"))
         client = Client(command, environment, self.path / "log")
         self.clients.append(client)
         assert client.receive() == ["ready"], self.log

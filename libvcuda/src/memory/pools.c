@@ -424,6 +424,8 @@ static bool promise_chunks(struct pool *pool, uint64_t size, uint64_t unit)
 
 static bool promise(struct pool_charge *charge, struct pool *pool)
 {
+	if (!charge->size) /* an earlier launch of the graph has booked it, be there room for whole chunks or not */
+		return true;
 	if (promise_chunks(pool, charge->size, chunk))
 		return true;
 	if (!begin_try(charge, pool))

@@ -54,20 +54,6 @@ class Gate:
         self.client.does(f"cuStreamSynchronize {self.stream}")
 
 
-@pytest.mark.parametrize(("call", "stream"), [("cuMemAlloc_v2", ""), ("cuMemAllocAsync", "0")])
-def test_memory_for_a_pending_launch_is_reserved(t4: SimBox, client: Client, call: str, stream: str) -> None:
-    """The driver's pool was trimmed meanwhile, and the memory is still reserved."""
-    other = t4.caller()
-    gate = Gate(client)
-    client.does(f"cuGraphLaunch {graph_exec(client, LIMIT // 2)} {gate.stream}")
-    client.does("cuDeviceGraphMemTrim 0")
-    for one in (client, other):
-        assert one.numbers(f"{call} & {LIMIT // 2 + 512} {stream}")[0] == OUT_OF_MEMORY
-    other.made(f"cuMemAlloc_v2 & {LIMIT // 2}")
-    gate.open()
-    assert (t4.held(), t4.usage()[2]) == (LIMIT, LIMIT)
-
-
 def test_a_second_graph_waits_for_the_first_ones_memory(t4: SimBox, client: Client) -> None:
     """Both are launched without waiting and do not fit at once. None is refused, as on the bare driver."""
     execs = [graph_exec(client, MOST, frees=True) for _ in range(2)]
@@ -90,14 +76,6 @@ def test_a_graph_launched_again_takes_its_memory_once(t4: SimBox, client: Client
     client.does(f"cuGraphExecDestroy {executable}")
     client.does("cuDeviceGraphMemTrim 0")
     assert (t4.held(), client.left()) == (0, LIMIT)
-
-
-def test_a_graph_that_frees_what_it_left_takes_its_memory_once(t4: SimBox, client: Client) -> None:
-    executable = graph_exec(client, MOST, flags=AUTO_FREE)
-    for _ in range(3):
-        client.does(f"cuGraphLaunch {executable} 0")
-        client.does("cuCtxSynchronize")
-    assert t4.held() == t4.usage()[2] == MOST
 
 
 def test_what_a_graph_left_and_somebody_freed_counts_anew(t4: SimBox, client: Client) -> None:

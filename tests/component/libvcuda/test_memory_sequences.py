@@ -58,9 +58,11 @@ PROCESSES = (0, 0, 1)  #: the card of each
 CREATES = ("cuCtxCreate_v2 & 0", "cuCtxCreate_v3 & 0 0 0", "cuCtxCreate_v4 & 0 0")
 FLOAT, LAYERED, SPARSE = 32, 1, 64
 FILE_DESCRIPTOR = 1
+EXPORTS = ("export", "dma_buf")
 RELEASE_THRESHOLD, EVERYTHING = 4, (1 << 64) - 1
 MAP, UNMAP = 1, 2
 NON_BLOCKING = 1
+LAUNCHES = ("cuGraphLaunch", "cuGraphUpload")
 LARGE = "Q:16384,Q:8192,Q:0,i:32,I:1"
 NODE = "{i:1,i:0,i:1,i:%d,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,Q:0,Q:0,Q:%d,Q:0}"
 AUTO_FREE = 1
@@ -229,7 +231,7 @@ class History:
         self.does(process, self.by_a_thread(hold.end.replace("KEY", str(hold.key))))
         process.holds = [other for other in process.holds if hold not in (other, other.within)]
         self.does(process, "cuCtxSynchronize")
-        for other in self.processes if hold.kind == "export" else ():
+        for other in self.processes if hold.kind in EXPORTS else ():
             other.client.left()  # a closed file counts until its exporter asks for something
 
     def some_size(self, card: int) -> int:
@@ -294,6 +296,13 @@ class History:
         process.pools[pool] = not self.full and self.chance.random() < 0.5
         if process.pools[pool]:
             self.does(process, f"cuMemPoolSetAttribute {pool} {RELEASE_THRESHOLD} {{Q:{EVERYTHING}}}")
+        if self.chance.random() < 0.3:
+            process.keeps |= process.pools[pool]
+            card = process.card
+            self.does(
+                process,
+                self.chance.choice((f"cuDeviceSetMemPool {card}", f"cuMemSetMemPool {{i:1,i:{card}}} 1")) + f" {pool}",
+            )
 
     def step_from_pool(self, process: Process) -> None:
         """Half of the time it is freed at once, so that the pool may keep it."""
@@ -310,6 +319,18 @@ class History:
         elif self.chance.random() < 0.5:
             self.does(process, f"cuMemPoolDestroy {pool}")
             del process.pools[pool]
+
+    def step_mistake(self, process: Process) -> None:
+        """A call that the driver refuses changes nothing."""
+        for array in self.chosen(process, "array"):
+            for hold in self.chosen(process, "physical"):
+                for line in (
+                    f"cuMemMap 4096 {hold.memory.size} 0 {hold.key} 0",
+                    f"cuMemMapArrayAsync {self.binding(array.key, MAP, hold.key)} 1 0",
+                    "cuMemRelease 12345",
+                    "cuMemFree_v2 4096",
+                ):
+                    assert self.ask(process, line)[0] != "0", line
 
     def step_destroy_pool(self, process: Process) -> None:
         for pool in self.chance.sample(list(process.pools), min(1, len(process.pools))):
@@ -348,6 +369,14 @@ class History:
             file = self.made(process, line) & 0xFFFFFFFF
             process.holds.append(Hold(hold.memory, "export", file, "python os.close(KEY)or(0)"))
 
+    def step_export_range(self, process: Process) -> None:
+        for hold in self.chosen(process, "map"):
+            line = f"cuMemGetHandleForAddressRange & {hold.key} {hold.memory.size} {FILE_DESCRIPTOR} 0"
+            file = self.made(process, line) & 0xFFFFFFFF
+            process.holds.append(Hold(hold.memory, "dma_buf", file, "python os.close(KEY)or(0)"))
+            for other in [each for each in process.of("physical", "map") if each.memory is hold.memory]:
+                self.ends(process, other)
+
     def step_pass(self, process: Process) -> None:
         for hold in self.chosen(process, "export"):
             other = self.chance.choice([each for each in self.processes if each is not process])
@@ -363,6 +392,15 @@ class History:
         for hold in self.chosen(process, "export"):
             handle = self.made(process, f"cuMemImportFromShareableHandle & {hold.key} {FILE_DESCRIPTOR}")
             process.holds.append(Hold(hold.memory, "imported", handle, "cuMemRelease KEY"))
+
+    def step_external(self, process: Process) -> None:
+        """The import takes the descriptor."""
+        for hold in self.chosen(process, "export"):
+            line = f"cuImportExternalMemory & {{i:1,i:0,i:{hold.key},i:0,q:0,q:{hold.memory.size},q:0}}"
+            memory = self.made(process, line)
+            process.holds[process.holds.index(hold)] = Hold(
+                hold.memory, "external", memory, "cuDestroyExternalMemory KEY"
+            )
 
     def step_bind(self, process: Process) -> None:
         for array in self.chosen(process, "sparse_array"):
@@ -458,12 +496,15 @@ class History:
             assert not all(self.fits(card, size) for card, size in enumerate(sizes)), "refused, though it fits"
 
     def step_launch(self, process: Process) -> None:
-        for executable, sizes in self.chance.sample(list(process.execs.items()), min(1, len(process.execs))):
+        executables = self.chance.sample(list(process.execs.items()), min(1, len(process.execs)))
+        has_run = False
+        for executable, sizes in executables * 2:  # the second launch takes nothing more
             process.keeps = True
             before = [self.held(card) for card in CARDS]
-            room = all(self.fits(card, size) for card, size in enumerate(sizes))
+            room = has_run or all(self.fits(card, size) for card, size in enumerate(sizes))
             result = self.ask(process, f"cuGraphLaunch {executable} 0")[0]
             assert result == "0" or (result == str(OUT_OF_MEMORY) and not room), "refused, though it fits"
+            has_run = result == "0"
             self.does(process, "cuCtxSynchronize")
             assert all(self.held(card) <= max(self.limits[card], before[card]) + self.slack(card) for card in CARDS), (
                 "granted, though it does not fit"
@@ -494,12 +535,13 @@ class History:
         self.step_graph(process)
         word, stream = self.gate(process)
         for executable, sizes in list(process.execs.items())[-1:]:
-            if self.ask(process, f"cuGraphLaunch {executable} {stream}")[0] == "0":
+            if self.ask(process, f"{self.chance.choice(LAUNCHES)} {executable} {stream}")[0] == "0":
                 process.keeps = True
+                for line in [f"cuGraphLaunch {executable} {stream}"] * 2:  # takes nothing more
+                    self.does(process, line)
                 for card, size in enumerate(sizes):
                     self.does(process, f"cuDeviceGraphMemTrim {card}")
                     assert not self.exact or self.charged(card) == min(self.live(card) + size, self.limits[card])
-                self.ask(process, f"cuGraphLaunch {executable} {stream}")  # takes nothing more
         self.ask(process, f"python ctypes.memset({word},1,1)")
         self.does(process, f"cuStreamSynchronize {stream}")
 
@@ -509,6 +551,11 @@ class History:
         stream = self.made(process, f"cuStreamCreate & {NON_BLOCKING}")
         self.does(process, f"cuStreamWaitValue32_v2 {stream} {word} 1 0")
         return word, stream
+
+    def step_primary(self, process: Process) -> None:
+        """A context that is still held keeps its memory."""
+        self.made(process, f"cuDevicePrimaryCtxRetain & {process.card}")
+        self.does(process, f"cuDevicePrimaryCtxRelease_v2 {process.card}")
 
     def step_context(self, process: Process) -> None:
         process.contexts.append(self.made(process, f"{self.chance.choice(CREATES)} {process.card}", self.context))
@@ -546,7 +593,7 @@ class History:
         if self.chance.random() < 0.5:
             return
         self.closes_exports(process)
-        for hold in process.of("export"):
+        for hold in process.of(*EXPORTS):
             self.ends(process, hold)
         self.lines.append(f"process {self.processes.index(process)} executes")
         process.client.send("python os.execv(sys.executable,[sys.executable,'-S',*sys.argv])")
@@ -562,7 +609,7 @@ class History:
     def closes_exports(self, process: Process) -> None:
         """Memory that only files keep after its maker's end is found by nobody (docs/memory-limit.md)."""
         for other in self.processes:
-            for hold in other.of("export"):
+            for hold in other.of(*EXPORTS):
                 if hold.memory.maker is process:
                     self.ends(other, hold)
 
@@ -623,7 +670,9 @@ class History:
 
     def step_workers(self, process: Process) -> None:
         """Short programs follow one another, each while the driver tears down what those before it held."""
-        workers = [self.box.uninitialized() for _ in range(self.chance.randrange(1, 6))]
+        workers = [
+            self.box.uninitialized(nested=self.chance.random() < 0.3) for _ in range(self.chance.randrange(1, 6))
+        ]
         for worker in workers:
             worker.does("cuInit 0")
             could = self.fits(process.card, self.context)  # those before it may end just after the call

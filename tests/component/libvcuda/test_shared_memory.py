@@ -71,18 +71,6 @@ def test_an_import_of_another_containers_memory_is_charged(sim_box: Callable[...
     assert importer.left() == HALF
 
 
-def test_external_memory_of_a_descriptor_counts_once(box: SimBox) -> None:
-    client = box.caller()
-    handle = client.made(f"cuMemCreate & {HALF} {ON_CARD} 0")
-    file = exported(client, handle)
-    memory = client.made(f"cuImportExternalMemory & {{i:1,i:0,i:{file},i:0,q:0,q:{HALF},q:0}}")
-    assert client.left() == HALF
-    client.does(f"cuMemRelease {handle}")
-    assert (client.left(), held_within(box)) == (HALF, HALF)
-    client.does(f"cuDestroyExternalMemory {memory}")
-    assert client.left() == LIMIT
-
-
 def test_external_memory_that_nobody_is_charged_for_is_charged(sim_box: Callable[..., SimBox]) -> None:
     first, second = sim_box("t4x1"), sim_box("t4x1")
     second.limit(LIMIT)

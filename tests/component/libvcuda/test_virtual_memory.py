@@ -41,33 +41,10 @@ def test_without_leave_the_card_is_the_end(awkward: Box) -> None:
     assert awkward.usage() == (1, 0, 0)
 
 
-def test_beyond_the_card_memory_is_virtual_up_to_the_limit(awkward: Box) -> None:
-    crowd(awkward)
-    client = awkward.opened()
-    assert client.numbers("info") == (0, LIMIT, LIMIT)  # the limit that the program has
-    assert client.alloc(CARD)[0] == 0
-    assert (managed(awkward), awkward.ledger()[0]) == (0, CARD)
-    result, pointer = client.alloc(LIMIT - CARD)
-    assert result == 0
-    assert (managed(awkward), awkward.ledger()[0]) == (LIMIT - CARD, CARD)
-    assert client.alloc(1)[0] == OUT_OF_MEMORY
-    assert client.numbers("info") == (0, 0, LIMIT)
-    assert client.numbers(f"free {pointer}") == (0,)
-    assert (managed(awkward), client.free_bytes()) == (0, LIMIT - CARD)
-
-
-def test_pitched_memory_is_virtual_too(awkward: Box) -> None:
-    crowd(awkward)
-    client = awkward.opened()
-    result, pointer, pitch = client.numbers(f"pitch {MIB - 100} 128")
-    assert (result, pitch, managed(awkward)) == (0, MIB, 128 * MIB)
-    assert client.numbers(f"free {pointer}") == (0,)
-    assert awkward.usage() == (1, 0, 0)
-
-
 def test_virtual_memory_is_not_shared_between_processes(awkward: Box) -> None:
     crowd(awkward)
     client = awkward.caller()
+    assert client.numbers("cuMemGetInfo_v2 & &") == (0, LIMIT, LIMIT)  # the limit that the program has
     pointer = client.made(f"cuMemAlloc_v2 & {LIMIT}")
     assert client.ask(f"export {pointer}")[0] == str(NOT_SUPPORTED)
     assert "cannot be shared between processes" in awkward.log
