@@ -11,6 +11,7 @@
 #define PATIENCE_HERE NS_PER_S        /* with another process's work on this card: it may just be long */
 #define AHEAD_ALONE (100 * NS_PER_MS)
 #define AHEAD_AFTER NS_PER_S          /* in which no other process of the container has had the card */
+#define KEPT_LEAST (10 * NS_PER_US)
 #define LOCAL_SLICE (64 * NS_PER_US)  /* a local slice: ns of use, and the time for which it is reserved */
 
 /*
@@ -126,12 +127,23 @@ static bool has_room(const struct token_bucket *bucket, uint64_t estimate, const
 	return false;
 }
 
+/* Time for which the container has kept the card from others without work counts as its use, though none is reported. */
+static void charge_kept_card(const struct token_bucket *bucket, uint64_t from, uint64_t now)
+{
+	from = bounds_max(from, LOAD(container_slice.began));
+	if (from + KEPT_LEAST > now || !LOAD(container_slice.present) || LOAD(container_slice.is_mixed) ||
+	    !container_slice_is_awaited())
+		return;
+	__atomic_fetch_sub(&bucket->shared.time->level, (int64_t)(now - from), __ATOMIC_RELAXED);
+}
+
 void admission_note_pause(struct token_bucket *bucket, uint64_t now)
 {
 	uint64_t progress = LOAD(bucket->shared.time->progress), mean = LOAD(bucket->mean_pause);
 
 	if (LOAD(bucket->in_flight) || progress > now)
 		return;
+	charge_kept_card(bucket, progress, now);
 	uint64_t pause = now - progress;
 	STORE(bucket->mean_pause, mean - mean / 4 + bounds_min(pause, SLICE_LONGEST_PAUSE(change_cost(bucket))) / 4);
 	if (pause < SLICE_PAUSE)

@@ -51,6 +51,17 @@ def test_a_program_that_pauses_beside_one_that_never_does(bench: Any, length: in
     assert other * 100 > 48.5
 
 
+@pytest.mark.parametrize(("launches", "least"), [(1, 4), (5, 14)])
+def test_a_pause_that_keeps_the_card_takes_tokens(bench: Any, launches: int, least: float) -> None:
+    """Kernels of 10 us and pauses of 60, shorter than the changes of contexts. While they were free, the neighbour had
+    48 and 54.
+    """
+    short = {"kernel": "fixed:10000", "launches": launches, "gap": 60 * US, "wait": "stream"}
+    small, neighbour = run(bench, (30, short), (70, FLOOD)).shares
+    assert small * 100 > least
+    assert neighbour * 100 > 60
+
+
 @pytest.mark.parametrize(
     ("share", "others", "kernel"), [(50, (50,), MS), (50, (50,), 10 * MS), (50, (50,), 20 * US), (40, (20,) * 3, MS)]
 )
