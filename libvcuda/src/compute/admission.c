@@ -74,13 +74,13 @@ static uint64_t ahead_beside_others(const struct token_bucket *bucket, uint64_t 
 
 /*
  * A program without neighbours may launch far ahead, as it does without a limit: it prepares its next work meanwhile. The
- * container's other processes would wait for all of that.
+ * container's other processes would wait for all of that, and a soft share would owe what it has launched in borrowed time.
  */
 static uint64_t run_ahead(const struct token_bucket *bucket, uint64_t now)
 {
 	if (container_slice_has_neighbours(bucket))
 		return ahead_beside_others(bucket, now);
-	if (now - LOAD(bucket->taken_at) > AHEAD_AFTER)
+	if (now - LOAD(bucket->taken_at) > AHEAD_AFTER && !schedule_idle_rate(bucket))
 		return AHEAD_ALONE;
 	return bounds_clamp(schedule_quota(bucket, now) / 2, NS_PER_MS / 2, 10 * NS_PER_MS);
 }
