@@ -9,9 +9,9 @@
 
 #define PATIENCE (20 * NS_PER_MS)     /* with work on another card: the kernels of a group wait for each other */
 #define PATIENCE_HERE NS_PER_S        /* with another process's work on this card: it may just be long */
-#define AHEAD_ALONE (100 * NS_PER_MS)
+#define AHEAD_ALONE (100 * NS_PER_MS) /* as much as the burst of a container that is alone */
 #define AHEAD_AFTER NS_PER_S          /* in which no other process of the container has had the card */
-#define KEPT_LEAST (10 * NS_PER_US)
+#define KEPT_LEAST (10 * NS_PER_US)   /* a shorter pause is not worth the look at who waits: a system call */
 #define LOCAL_SLICE (64 * NS_PER_US)  /* a local slice: ns of use, and the time for which it is reserved */
 
 /*

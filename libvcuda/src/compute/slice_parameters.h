@@ -34,7 +34,7 @@
  */
 #define SLICE_AHEAD_CARDS (10 * NS_PER_MS)
 
-/* The same in an open slice, which nobody waits for: its program launches seldom and is to prepare its next work. */
+/* The same in an open slice: others work beside it, and its program, which launches seldom, prepares its next work. */
 #define SLICE_AHEAD_OPEN (20 * NS_PER_MS)
 
 /*

@@ -1,6 +1,7 @@
 /*
  * The part of this process's charges that NVML lists with no process: managed memory, exported memory that only
- * descriptors keep (docs/reality.md), and what launched graphs are still to take. Whoever compares the charges with NVML's figure leaves it out.
+ * descriptors keep (docs/reality.md), and what launched graphs are still to take. Whoever compares the charges with NVML's
+ * figure leaves it out.
  *
  * Belongs here: the sum, and showing it to the container's other processes. Not here: which memory that is.
  */
