@@ -37,9 +37,8 @@ CODE = (
     "+b''.join(b'.visible .entry k%d(){ret;}'%i for i in range(20))),lib=ctypes.c_uint64(),f=ctypes.c_uint64())"
     "or(cuda.cuLibraryLoadData(ctypes.byref(lib),image,0,0,0,0,0,0))"
 )
-KERNEL = (
-    "python cuda.cuLibraryGetKernel(ctypes.byref(f),lib,b'k{}')or(cuda.cuLaunchKernel(f,1,1,1,1,1,1,0,None,None,None))"
-)
+FUNCTION = "python cuda.cuLibraryGetKernel(ctypes.byref(f),lib,b'k{}')"
+LAUNCH = "python cuda.cuLaunchKernel(f,1,1,1,1,1,1,0,None,None,None)"
 MOST_CODE = 8 * 12 * MIB  #: of a step
 STACKS = (1024, 2048, 8192)
 #: What the threads of a storm do at once.
@@ -68,15 +67,14 @@ NODE = "{i:1,i:0,i:1,i:%d,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,Q:0,Q:0,Q:%d,Q:0}"
 AUTO_FREE = 1
 POOL = "{i:1,i:0,i:1,i:%d,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0}"
 PHYSICAL = "{i:1,i:1,i:1,i:%d,q:0,q:0}"
-#: Arrays: the call that makes one, and the bytes of its elements.
-ARRAYS = (
-    (f"cuArrayCreate_v2 & {{Q:1024,Q:512,i:{FLOAT},i:4}}", 8 * MIB),
-    (f"cuArray3DCreate_v2 & {{Q:256,Q:256,Q:16,i:{FLOAT},i:2,i:0}}", 8 * MIB),
-    (f"cuArray3DCreate_v2 & {{Q:256,Q:256,Q:8,i:{FLOAT},i:4,i:{LAYERED}}}", 8 * MIB),
-    (f"cuArray3DCreate_v2 & {{Q:65536,Q:0,Q:0,i:{FLOAT},i:4,i:0}}", MIB),
-    (f"cuMipmappedArrayCreate & {{Q:512,Q:512,Q:0,i:{FLOAT},i:4,i:0}} 2", 5 * MIB),
-    (f"cuMipmappedArrayCreate & {{Q:512,Q:512,Q:8,i:{FLOAT},i:4,i:0}} 2", 36 * MIB),
-)
+NO_STREAM, NO_DEVICE = 4096, 99
+#: Calls that the driver refuses. KEY, WITHIN: a pointer, and another in it; ARRAY, PHYSICAL and its SIZE; CARD.
+MISTAKES = (
+    "cuMemMap 4096 SIZE 0 PHYSICAL 0", "BINDING 1 0", "cuMemRelease 12345", "cuMemFree_v2 4096",
+    f"cuMemFreeAsync KEY {NO_STREAM}", "cuMemFree_v2 WITHIN", "cuMemFreeAsync WITHIN 0", "cuArrayDestroy KEY",
+    f"cuCtxCreate_v2 & 0 {NO_DEVICE}", f"cuCtxCreate_v2 & {1 << 30} CARD", "cuMemAlloc_v2 & 0",
+    f"cuMemAlloc_v2 & {1 << 60}",
+)  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -108,6 +106,7 @@ class Process:
     contexts: list[int]  #: the first one is the primary context; the last one is current
     holds: list[Hold] = field(default_factory=list)
     pools: dict[int, bool] = field(default_factory=dict)  #: whether the pool keeps what is freed
+    left_by: dict[int, int] = field(default_factory=dict)  #: the pointer to what a launch of the graph leaves
     execs: dict[int, list[int]] = field(default_factory=dict)  #: what a launch of the graph takes of each card
     keeps: bool = False  #: a pool, or the card's graph memory, may hold more than what lives
     leaves: bool = False  #: a graph may hold memory that it has left
@@ -231,7 +230,7 @@ class History:
         self.does(process, self.by_a_thread(hold.end.replace("KEY", str(hold.key))))
         process.holds = [other for other in process.holds if hold not in (other, other.within)]
         self.does(process, "cuCtxSynchronize")
-        for other in self.processes if hold.kind in EXPORTS else ():
+        for other in self.processes if hold.kind in (*EXPORTS, "external") else ():
             other.client.left()  # a closed file counts until its exporter asks for something
 
     def some_size(self, card: int) -> int:
@@ -240,6 +239,23 @@ class History:
         room = max(self.limits[card] - taken, 0) // (2 * MIB) * 2 * MIB
         size = self.chance.choice((2, 4, 16, 64, 128, 256, 700)) * MIB
         return self.chance.choice((size, size, max(room, 2 * MIB), room + 2 * MIB))
+
+    def some_array(self) -> tuple[str, int]:
+        """The call that makes an array of 64 KiB or more in each level, and its bytes."""
+        width, height, depth = (1 << self.chance.randrange(low, high) for low, high in ((7, 10), (7, 9), (2, 5)))
+        channels, layered, levels = self.chance.choice((1, 2, 4)), self.chance.random() < 0.5, self.chance.randrange(4)
+        flags = LAYERED if layered else 0
+        shape = f"{{Q:{width},Q:{height},Q:{depth},i:{FLOAT},i:{channels},i:{flags}}}"
+        sizes = [
+            4 * channels * (width >> level) * (height >> level) * (depth if layered else max(depth >> level, 1))
+            for level in range(levels or 1)
+        ]
+        while sizes[-1] < 64 << 10:
+            sizes.pop()
+        if levels:
+            return f"cuMipmappedArrayCreate & {shape} {len(sizes)}", sum(sizes)
+        flat = f"cuArrayCreate_v2 & {{Q:{width},Q:{height * depth},i:{FLOAT},i:{channels}}}"
+        return self.chance.choice((flat, f"cuArray3DCreate_v2 & {shape}")), sizes[0]
 
     # ---- the steps; each has its name's part of the random choice ----
 
@@ -276,7 +292,7 @@ class History:
         self.makes(process, "managed", size, f"cuMemAllocManaged & {size} 1", "cuMemFree_v2 KEY", context)
 
     def step_array(self, process: Process) -> None:
-        call, size = self.chance.choice(ARRAYS)
+        call, size = self.some_array()
         end = "cuMipmappedArrayDestroy KEY" if "Mipmapped" in call else "cuArrayDestroy KEY"
         self.makes(process, "array", size, call, end, process.contexts[-1])
 
@@ -321,16 +337,16 @@ class History:
             del process.pools[pool]
 
     def step_mistake(self, process: Process) -> None:
-        """A call that the driver refuses changes nothing."""
+        """Calls that the driver refuses change nothing."""
         for array in self.chosen(process, "array"):
             for hold in self.chosen(process, "physical"):
-                for line in (
-                    f"cuMemMap 4096 {hold.memory.size} 0 {hold.key} 0",
-                    f"cuMemMapArrayAsync {self.binding(array.key, MAP, hold.key)} 1 0",
-                    "cuMemRelease 12345",
-                    "cuMemFree_v2 4096",
-                ):
-                    assert self.ask(process, line)[0] != "0", line
+                for pointer in self.chosen(process, "pointer", "stream_ordered"):
+                    binding = f"cuMemMapArrayAsync {self.binding(array.key, MAP, hold.key)}"
+                    words = {"KEY": pointer.key, "WITHIN": pointer.key + 4096, "SIZE": hold.memory.size,
+                             "PHYSICAL": hold.key, "CARD": process.card, "BINDING": binding}  # fmt: skip
+                    for line in self.chance.sample(MISTAKES, 4):
+                        filled = " ".join(str(words.get(word, word)) for word in line.split())
+                        assert self.ask(process, filled)[0] != "0", filled
 
     def step_destroy_pool(self, process: Process) -> None:
         for pool in self.chance.sample(list(process.pools), min(1, len(process.pools))):
@@ -354,6 +370,16 @@ class History:
             address = self.made(process, f"cuMemAddressReserve & {size} 0 0 0")
             self.does(process, f"cuMemMap {address} {size} 0 {hold.key} 0")
             process.holds.append(Hold(hold.memory, kind, address, f"cuMemUnmap KEY {size}"))
+
+    def step_map_side_by_side(self, process: Process) -> None:
+        """One call unmaps several mappings."""
+        for hold in self.chosen(process, "physical"):
+            size, count = hold.memory.size, self.chance.randrange(2, 5)
+            address = self.made(process, f"cuMemAddressReserve & {count * size} 0 0 0")
+            for number in range(count):
+                self.does(process, f"cuMemMap {address + number * size} {size} 0 {hold.key} 0")
+            process.holds.append(Hold(hold.memory, "maps", address, f"cuMemUnmap KEY {count * size}"))
+            self.ends(process, hold)
 
     def step_retain(self, process: Process) -> None:
         for hold in self.chosen(process, "map", "imported_map"):
@@ -399,7 +425,7 @@ class History:
             line = f"cuImportExternalMemory & {{i:1,i:0,i:{hold.key},i:0,q:0,q:{hold.memory.size},q:0}}"
             memory = self.made(process, line)
             process.holds[process.holds.index(hold)] = Hold(
-                hold.memory, "external", memory, "cuDestroyExternalMemory KEY"
+                hold.memory, "external", memory, "cuDestroyExternalMemory KEY", process.contexts[-1]
             )
 
     def step_bind(self, process: Process) -> None:
@@ -429,9 +455,15 @@ class History:
                 result, hold.memory.exported = self.ask(process, f"export {hold.key}")
                 assert result == "0"
             other = self.chance.choice(others)
+            if len(other.contexts) == 1 and self.chance.random() < 0.3:
+                other.contexts.append(self.made(other, f"{self.chance.choice(CREATES)} {other.card}", self.context))
             pointer = self.made(other, f"open {hold.memory.exported}")
             end = "cuIpcCloseMemHandle KEY"
             other.holds.append(Hold(hold.memory, "opened", pointer, end, other.contexts[-1]))
+            assert self.ask(other, f"cuMemFree_v2 {pointer}")[0] != "0", "freed by who has only opened it"
+            if self.chance.random() < 0.5:
+                self.check()
+                self.step_destroy_context(other)
 
     def step_pool_of_another(self, process: Process) -> None:
         """Another process maps memory of a shared pool for a while."""
@@ -479,6 +511,7 @@ class History:
         self.does(process, f"cuStreamDestroy_v2 {stream}")
         if pointer is not None:
             executable = self.made(process, f"cuGraphInstantiateWithFlags & {graph} {int(leaves)}", size)
+            process.left_by[executable] = pointer if leaves else 0
             process.execs[executable] = [size * (card == process.card) for card in CARDS]
             process.leaves |= leaves
 
@@ -500,12 +533,18 @@ class History:
         has_run = False
         for executable, sizes in executables * 2:  # the second launch takes nothing more
             process.keeps = True
-            before = [self.held(card) for card in CARDS]
             room = has_run or all(self.fits(card, size) for card, size in enumerate(sizes))
+            before = [self.held(card) for card in CARDS]
             result = self.ask(process, f"cuGraphLaunch {executable} 0")[0]
             assert result == "0" or (result == str(OUT_OF_MEMORY) and not room), "refused, though it fits"
             has_run = result == "0"
             self.does(process, "cuCtxSynchronize")
+            if has_run and process.left_by.get(executable) and self.chance.random() < 0.5:
+                self.does(process, f"cuMemFree_v2 {process.left_by[executable]}")
+                self.does(process, f"cuDeviceGraphMemTrim {process.card}")
+                self.check()
+                self.step_pointer(process)
+                has_run = False  # the next launch takes its memory again
             assert all(self.held(card) <= max(self.limits[card], before[card]) + self.slack(card) for card in CARDS), (
                 "granted, though it does not fit"
             )
@@ -518,9 +557,12 @@ class History:
             self.does(process, f"cuMemFreeAsync {hold.key} {stream}")
         self.check()
         self.ask(process, f"python ctypes.memset({word},1,1)")
-        while process.client.ask(f"cuStreamQuery {stream}") != ["0"]:
-            pass
-        process.client.left()  # a look is enough: no call synchronizes
+        if self.chance.random() < 0.5:
+            self.does(process, f"cuStreamSynchronize {stream}")
+        else:
+            while process.client.ask(f"cuStreamQuery {stream}") != ["0"]:
+                pass
+            process.client.left()  # a look is enough: no call synchronizes
         for hold in freed:
             process.holds.remove(hold)
 
@@ -601,7 +643,10 @@ class History:
         self.renews(process, process.client)
 
     def step_fork(self, process: Process) -> None:
-        """A child has nothing of its parent's, and can call nothing."""
+        """A child has nothing of its parent's, and can call nothing. It may outlive its parent."""
+        if self.chance.random() < 0.5:
+            self.ask(process, "orphan")
+            return
         self.ask(process, "fork")
         assert self.ask(process, "cuMemAlloc_v2 & 4096")[0] == str(NOT_INITIALIZED)
         assert self.ask(process, "exit") == ["0"]
@@ -631,6 +676,25 @@ class History:
         self.lines.append(f"limits {self.limits}")
         limits.update(str(self.box.path / "limits"), "box", self.card_limits())
 
+    def step_race(self, process: Process) -> None:
+        """The processes of a card ask at once, again and again, for more than a half of what is left."""
+        card = process.card
+        size = (self.limits[card] - self.held(card)) * 3 // 5 // (2 * MIB) * 2 * MIB
+        if not self.exact or size <= 0:
+            return
+        held = self.held(card)
+        before = int(self.box.cards()[card]["used"])
+        ask = f"call(['cuMemAlloc_v2','&','{size}'])"
+        line = f"python len([call(['cuMemFree_v2',str(p[1])])for(_)in(range(100))for(p)in([{ask}])if(not(p[0]))])*0"
+        self.box.forget_most_used()
+        racers = [each for each in self.processes if each.card == card]
+        for each in racers:
+            self.lines.append(f"process {self.processes.index(each)}: {line}")
+            each.client.send(line)
+        assert all(each.client.receive()[0] == "0" for each in racers)
+        most = held + int(self.box.cards()[card]["most_used"]) - before
+        assert most <= max(self.limits[card], held), f"card {card}: {most / MIB} MiB at most"
+
     # ---- more that a driver does without being asked ----
 
     def step_blocks(self, process: Process) -> None:
@@ -646,13 +710,18 @@ class History:
     def step_code(self, process: Process) -> None:
         if len(process.contexts) > 1:
             return
-        lines = [KERNEL.format(self.chance.randrange(20)) for _ in range(self.chance.randrange(1, 8))]
-        for line in lines if process.is_loaded else [CODE, *lines]:
+        lines = [
+            LAUNCH if self.chance.random() < 0.5 else FUNCTION.format(self.chance.randrange(20))
+            for _ in range(self.chance.randrange(1, 12))
+        ]
+        for line in lines if process.is_loaded else [CODE, FUNCTION.format(0), *lines]:
             result = self.ask(process, line)[0]
             assert result == "0" or (result == str(OUT_OF_MEMORY) and not self.fits(process.card, 0)), line
             if result != "0":
                 return
             process.is_loaded = True
+            if self.chance.random() < 0.3:
+                process.client.left()
 
     def step_stack(self, process: Process) -> None:
         before, size = process.stacks.get(process.contexts[-1], STACKS[0]), self.chance.choice(STACKS)
@@ -756,6 +825,13 @@ class Harsh(History):
             return None
         assert result == "0", line
         return int(key)
+
+    def step_mistake(self, process: Process) -> None:
+        """Sometimes with hardly more room than a context takes, for which libvcuda then books it beforehand."""
+        if self.chance.random() < 0.3:
+            self.limits[process.card] = (self.held(process.card) + self.context) // MIB * MIB + 100 * MIB
+            self.applies_limits()
+        super().step_mistake(process)
 
     def made(self, process: Process, line: str, size: int = 0) -> int:
         key = self.granted(process, Memory(process.card, size), line)
