@@ -125,6 +125,19 @@ static bool answers_requests(const struct token_bucket *bucket, uint64_t now)
 }
 
 /*
+ * By how much a request comes before what is owed to others: less, the more of the card's time it has had. So short
+ * requests overtake long ones.
+ */
+static uint64_t urgency(const struct token_bucket *bucket, uint64_t now)
+{
+	uint64_t used = bounds_min(LOAD(bucket->shared.time->used) - LOAD(bucket->used_at_pause), SLICE_REQUEST);
+
+	if (!answers_requests(bucket, now))
+		return 0;
+	return schedule_period(bucket) / SLICE_REQUEST * (SLICE_REQUEST - used);
+}
+
+/*
  * Returns the container's place in the order in which containers run, on the host's clock: since when its tokens are
  * owed to it. A container on several cards has one place, the latest.
  */
@@ -135,7 +148,7 @@ static uint64_t place_now(const struct token_bucket *bucket, uint64_t now)
 	for (unsigned int i = token_bucket_count(); i; i--)
 		if (owed_for(token_buckets[i - 1]) < owed)
 			owed = owed_for(token_buckets[i - 1]);
-	return schedule_host_time(now) - (uint64_t)owed - (answers_requests(bucket, now) ? schedule_period(bucket) : 0);
+	return schedule_host_time(now) - (uint64_t)owed - urgency(bucket, now);
 }
 
 /* Returns the place at which this process waits. It stays the same until the process has begun or stopped waiting. */
