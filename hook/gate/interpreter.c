@@ -20,7 +20,7 @@
 #define SYS_close_range 436
 #endif
 
-#define START_WORDS_MAX 10
+#define START_WORDS_MAX 11
 
 /*
  * Takes the hook's modules from one file (packaging/bytecode). The file is one version of the hook, also while a package

@@ -82,6 +82,7 @@ const char *release_python(char **words)
 	words[2] = "--library-path";
 	words[3] = libraries;
 	words[4] = python;
+	words[5] = "-B"; /* a release never changes, so no byte code is written to it */
 	return NULL;
 }
 

@@ -12,9 +12,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define RELEASE_AGAIN "install this release of vgpu again: vgpuctl release install"
+#define RELEASE_AGAIN "install this release of vgpu again: delete the pod of vgpu-node on this node"
 
-#define RELEASE_PYTHON_WORDS 5
+#define RELEASE_PYTHON_WORDS 6
 
 /*
  * Writes the RELEASE_PYTHON_WORDS words that start Python to `words`; words[0] is the file to execute. Returns NULL, or

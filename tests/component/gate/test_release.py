@@ -30,7 +30,8 @@ import ctypes, json, os, struct, subprocess, sys, zlib
 def shown():
     libraries = {line.split("/", 1)[1].strip() for line in open("/proc/self/maps") if "/_ctypes" in line}
     return {"argv": sys.argv, "prefix": sys.prefix, "environ": dict(os.environ), "stdin": sys.stdin.read(),
-            "flags": [sys.flags.isolated, sys.flags.no_site, sys.getfilesystemencoding()],
+            "flags": [sys.flags.isolated, sys.flags.no_site, sys.flags.dont_write_bytecode],
+            "encoding": sys.getfilesystemencoding(),
             "library": os.path.dirname(json.__file__), "extensions": len(libraries)}
 def entry(argv):
     print(json.dumps(shown()))
@@ -83,7 +84,7 @@ def test_the_hook_has_the_releases_python_and_nothing_of_the_caller(release: pat
     assert (status, error) == (7, "")
     root = str(release.resolve())
     assert json.loads(shown) == {
-        "argv": ["-c", "poststop"], "prefix": f"{root}/usr", "flags": [1, 1, "utf-8"], "extensions": 1,
+        "argv": ["-c", "poststop"], "prefix": f"{root}/usr", "flags": [1, 1, 1], "encoding": "utf-8", "extensions": 1,
         "environ": {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
         "stdin": json.dumps({**STATE, "bundle": f"{release}/usr/bin"}), "library": f"{root}/usr/lib/{PYTHON.name}/json",
     }  # fmt: skip
@@ -150,4 +151,4 @@ def test_a_broken_release_refuses_and_says_what_to_do(
     lines = error.splitlines()
     assert [line.startswith("vgpu-hook: ") for line in lines] == [False] * (len(lines) - 1) + [True]
     assert found in lines[-1]
-    assert lines[-1].endswith("; install this release of vgpu again: vgpuctl release install")
+    assert lines[-1].endswith("; install this release of vgpu again: delete the pod of vgpu-node on this node")
