@@ -66,6 +66,7 @@ class DevicePlugin:
         self._parts()
 
     def _parts(self) -> None:
+        self.conditions.set("newer settings", "; ".join(self.settings.notes))
         self.inventory.settings = self.settings
         self.registrar = Registrar(self.settings.text("plugin.socket_dir"), self.conditions, self.clock)
         self.allocator = Allocator(self.settings)

@@ -73,6 +73,7 @@ class Daemon:
         self.server = Server(paths.vgpud_socket(self.settings.run_dir), self.selector, self.answer, since_boot)
         self.workers: list[Worker] = []  # all workers that are not waited for yet, also those whose result is unused
         self.incidents = Incidents()
+        self._note_settings()
         self._create_parts()
         self.stopping = False
         self.reload = False
@@ -232,8 +233,12 @@ class Daemon:
             raise VgpuError("paths.run", expected=self.settings.run_dir, found=found.run_dir, do="restart vgpud")
         self._stop_parts()
         self.settings = found
+        self._note_settings()
         self._create_parts()
         self.log.info("settings read again", path=self.config_path)
+
+    def _note_settings(self) -> None:
+        self.conditions.set("newer settings", "; ".join(self.settings.notes))
 
     # Answers
 
