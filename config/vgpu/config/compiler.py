@@ -20,7 +20,7 @@ import yaml
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
 from vgpu.config.request import parse_size
-from vgpu.config.settings import DEFAULTS, Settings
+from vgpu.config.settings import AUTO, DEFAULTS, Settings
 
 MAX_SOURCE = 1 << 20
 MAX_VALUES = 20_000
@@ -482,6 +482,10 @@ def _path(name: str, value: Any) -> object:
     return "/" + "/".join(part for part in value.split("/") if part) if value else value
 
 
+def _root(name: str, value: Any) -> object:
+    return value if value == AUTO else _path(name, value)
+
+
 def _paths(name: str, value: Any) -> object:
     return [_path(name, item) for item in value]
 
@@ -522,7 +526,7 @@ _NORMAL: dict[str, Callable[[str, Any], object]] = {
     "paths.state": _path,
     "paths.run": _path,
     "paths.libvcuda": _path,
-    "driver.root": _path,
+    "driver.root": _root,
     "driver.dev_root": _path,
     "driver.proc_root": _path,
     "driver.library_dirs": _paths,

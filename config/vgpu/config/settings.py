@@ -15,6 +15,7 @@ from vgpu.config.fields import Fields
 
 VERSION = 1
 RELEASE = "0.1.0"  #: this version of vgpu, as in pyproject.toml; the hook's process has no package metadata
+AUTO = "auto"  #: of driver.root: the host's own driver, else that of a driver container
 COMPILED_PATH = "/var/lib/vgpu/config.json"
 SOURCE_PATH = "/etc/vgpu/config.yaml"
 
@@ -23,7 +24,7 @@ DEFAULTS: dict[str, object] = {
     "paths.state": "/var/lib/vgpu",
     "paths.run": "/run/vgpu",
     "paths.libvcuda": "/usr/lib/vgpu/vcuda",
-    "driver.root": "/",
+    "driver.root": AUTO,  # or a path; see vgpu.node.driver.discover
     "driver.dev_root": "",  # empty: <driver.root>/dev when it holds nvidiactl, else /dev
     "driver.proc_root": "/proc",
     "driver.library_dirs": [],  # searched after the loader's cache, relative to driver.root

@@ -56,6 +56,7 @@ def test_dangling_link_is_no_missing_file(tmp_path: Path) -> None:
 ACCEPTED = [
     ("driver: {root: /run/nvidia/driver/}", "driver.root", "/run/nvidia/driver"),
     ("driver: {root: //a///b//}", "driver.root", "/a/b"),
+    ("driver: {root: auto}", "driver.root", "auto"),
     ("driver: {root: /a..b/.c/...}", "driver.root", "/a..b/.c/..."),
     ("driver: {dev_root: ''}", "driver.dev_root", ""),
     ("driver: {dev_root: /run/nvidia/driver/dev}", "driver.dev_root", "/run/nvidia/driver/dev"),
@@ -144,12 +145,12 @@ REFUSED = [
         ["F:3: profiles[1].name: expected a name of its own for each profile, found a; line 2 has the first"],
     ),
     ("profiles: [{name: a, node_labels: {x: y}, scaling: {cores: 0}}]", ["F:1: profiles[0].scaling.cores: expected a"]),
-    ("driver: {root: a}", ["F:1: driver.root: expected an absolute path without . or .., found a; write for example:"]),
-    ("driver: {root: /a/../b}", ["F:1: driver.root: expected an absolute path without . or .., found /a/../b"]),
-    ("driver: {root: /..}", ["F:1: driver.root: expected an absolute path"]),
-    ("driver: {root: /a/.}", ["F:1: driver.root: expected an absolute path"]),
-    ("driver: {root: }", ["F:1: driver.root: expected an absolute path without . or .., found nothing"]),
-    ("driver: {root: 5}", ["F:1: driver.root: expected an absolute path without . or .., found 5"]),
+    ("driver: {root: a}", ["F:1: driver.root: expected auto, or an absolute path without . or .., found a; write for"]),
+    ("driver: {root: /a/../b}", ["F:1: driver.root: expected auto, or an absolute path without . or .., found /a"]),
+    ("driver: {root: /..}", ["F:1: driver.root: expected auto, or an absolute path"]),
+    ("driver: {root: /a/.}", ["F:1: driver.root: expected auto, or an absolute path"]),
+    ("driver: {root: }", ["F:1: driver.root: expected auto, or an absolute path without . or .., found nothing"]),
+    ("driver: {root: 5}", ["F:1: driver.root: expected auto, or an absolute path without . or .., found 5"]),
     ('driver: {root: "/a\\nb"}', ["F:1: driver.root: expected plain text on one line, found /a\\x0ab"]),
     ("driver: {dev_root: dev}", ["F:1: driver.dev_root: expected an absolute path"]),
     ("paths: {state: /}", ["F:1: paths.state: expected an absolute path without . or .., other than /"]),
@@ -337,7 +338,7 @@ def test_node_overrides_lie_over_the_top_level(source) -> None:
     assert (made.settings["scaling.cores"], made.settings["scaling.memory"], made.settings["driver.root"]) == (
         2,
         3,
-        "/",
+        "auto",
     )
     origins = [made.origins[name] for name in ("scaling.cores", "scaling.memory", "driver.root")]
     assert [(origin.kind, origin.line) for origin in origins] == [("file", 1), ("node", 3), ("default", 0)]

@@ -61,7 +61,7 @@ def test_what_only_a_newer_version_knows_is_ignored_with_one_note(seed: int) -> 
 
 def test_accessors() -> None:
     made = Settings()
-    assert made.text("driver.root") == "/"
+    assert made.text("driver.root") == "auto"
     assert made.flag("standalone.enabled") is True
     assert made.number("scaling.cores") == 1.0
     assert made.texts("driver.capabilities") == ["compute", "utility"]

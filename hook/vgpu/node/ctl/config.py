@@ -203,7 +203,7 @@ def _check_directories(result: Compiled, node: str) -> None:
         return
     for name in DIRECTORIES:
         path = result.settings.text(name)
-        if path and not os.path.isdir(path):
+        if path not in ("", settings.AUTO) and not os.path.isdir(path):
             found = "another file" if os.path.lexists(path) else "no such directory"
             raise VgpuError(f"{name} ({compiler.origin_text(result, name)})", expected="a directory of this node",
                             found=f"{path}: {found}", do="correct the path, or mount the driver there")  # fmt: skip

@@ -77,11 +77,12 @@ class InventoryRefresher(Monitor):
             self._start(self._work)
 
     def _signature(self) -> Signature:
-        """What an inventory depends on, at little cost: driver, boot, cards, numbers of the nodes, libvcuda."""
+        """What an inventory depends on, at little cost: driver, root, boot, cards, numbers of the nodes, libvcuda."""
         proc_root = self.settings.text("driver.proc_root")
         numbers = device_nodes.majors(proc_root)
         return (
             staleness.driver_version(proc_root),
+            discover.root_identities(self.settings),
             staleness.boot_id(proc_root, self.proc),
             tuple(device_nodes.minors(proc_root).items()),
             tuple(sorted(item for item in numbers.items() if item[0].startswith("nvidia"))),
