@@ -91,6 +91,16 @@ class FakeApiServer:
             self.nodes[name]["metadata"]["annotations"].update(annotations)
             self._record("MODIFIED", self.nodes[name])
 
+    def label_node(self, name: str, **labels: str | None) -> None:
+        """Set labels, or remove those that are None."""
+        with self._change:
+            merge(self.nodes[name]["metadata"], {"labels": labels})
+            self._record("MODIFIED", self.nodes[name])
+
+    def labels(self, node: str) -> dict[str, str]:
+        with self._change:
+            return dict(self.nodes[node]["metadata"].get("labels", {}))
+
     def remove_node(self, name: str) -> None:
         with self._change:
             self._record("DELETED", self.nodes.pop(name))

@@ -32,7 +32,8 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApiServ
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     with FakeApiServer(tls=context) as server:
-        server.put_node("n")["metadata"]["labels"] = {"pool": "a"}
+        server.put_node("n")
+        server.label_node("n", pool="a")
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
         yield server
