@@ -158,8 +158,7 @@ class Daemon:
 
     def _look_at_upgrade(self) -> None:
         """Close NVML while the device plugin says that the driver is being upgraded: the module is to be unloaded."""
-        boot = staleness.boot_id(self.settings.text("driver.proc_root"), self.proc)
-        self.driver_upgrade = driver_upgrade.read(self.settings.run_dir, boot, since_boot())
+        self.driver_upgrade = driver_upgrade.read(self.settings.run_dir, staleness.boot_id(self.proc), since_boot())
         self.inventory.paused = bool(self.driver_upgrade)
         text = f"NVML is closed, no inventory is taken: {self.driver_upgrade}" if self.driver_upgrade else ""
         self.conditions.set("driver upgrade", text)

@@ -84,7 +84,7 @@ class Agent:
             settings, node_name, self.conditions, self._stopped, self._woken.set, pod_over, self.outage
         )
         self.node_annotations = NodeAnnotations(settings, node_name, reasons, clock)
-        self.node_labels = NodeLabels(node_name, self.conditions, upgrade)
+        self.node_labels = NodeLabels(node_name, self.conditions, upgrade, self.node_annotations.inventory, reasons)
         self._api: Api | None = None
         self._rounds = 0
         self._unlocked: set[str] = set()
