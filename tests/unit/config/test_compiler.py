@@ -485,6 +485,15 @@ def test_documentation_has_every_key_with_its_default() -> None:
     assert rows == {name: compiler.value_text(name, value).replace("''", '""') for name, value in DEFAULTS.items()}
 
 
+@pytest.mark.parametrize("page", ["configuration.md", "coexistence.md"])
+def test_the_settings_that_documents_show_are_right(source, page: str) -> None:
+    blocks = re.findall(r"^( *)```yaml\n(.*?)^ *```$", (CHECKOUT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks
+    for indent, text in blocks:
+        made = compile_source(source(re.sub(f"^{indent}", "", text, flags=re.MULTILINE)), "gpu-7", dict)
+        assert values(made.settings) != DEFAULTS or "profiles" in text
+
+
 def test_apply_writes_reports_and_repeats(source, tmp_path: Path) -> None:
     target = str(tmp_path / "state" / "config.json")
     done = compiled.apply(source("scaling: {memory: 2}"), target, "n")
