@@ -63,13 +63,13 @@ class DevicePlugin:
         self._watch, self._watched = -1, (0, 0)
         self._due = 0.0
         self.inventory = InventoryMonitor(self.settings, self.clock)
-        self.driver_upgrade = DriverUpgrade(self.settings.run_dir)
         self.tags: dict[str, str] = {}  # card uuid -> its tag in device ids
         self._parts()
 
     def _parts(self) -> None:
         self.conditions.set("newer settings", "; ".join(self.settings.notes))
         self.inventory.settings = self.settings
+        self.driver_upgrade = DriverUpgrade(self.settings.run_dir)
         self.registrar = Registrar(self.settings.text("plugin.socket_dir"), self.conditions, self.clock)
         self.allocator = Allocator(self.settings)
         checks = {"/healthz": self.is_alive, "/readyz": self.is_ready}

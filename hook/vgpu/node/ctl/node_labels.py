@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import http.client
 import json
 import os
-import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -66,21 +64,28 @@ def read(node: str) -> dict[str, str]:
     try:
         found = json.loads(_answer(f"/api/v1/nodes/{node}"))["metadata"].get("labels") or {}
         return {str(name): str(value) for name, value in found.items()}
-    except (OSError, http.client.HTTPException, KeyError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ImportError, KeyError, ValueError, TypeError, AttributeError) as error:
         do = "allow the service account to get nodes, or name the labels with --label"
         what = f"labels of node {node} at the API server"
         raise VgpuError(what, expected="the node", found=str(error) or type(error).__name__, do=do) from error
 
 
 def _answer(path: str) -> bytes:
+    """The body of the server's answer; ValueError for any other than 200."""
+    import ssl  # noqa: PLC0415 - slow to load, and needed for profiles only
+    from http import client  # noqa: PLC0415
+
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], int(os.environ.get("KUBERNETES_SERVICE_PORT", "443"))
     token = records.read_bounded(f"{SERVICE_ACCOUNT}/token").decode("ascii").strip()
     context = ssl.create_default_context(cafile=f"{SERVICE_ACCOUNT}/ca.crt")
-    connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=context)
-    with contextlib.closing(connection):
-        headers = {"Authorization": f"Bearer {token}", "Accept": METADATA, "User-Agent": "vgpuctl"}
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        if answer.status != http.HTTPStatus.OK:
+    headers = {"Authorization": f"Bearer {token}", "Accept": METADATA, "User-Agent": "vgpuctl"}
+    with contextlib.closing(client.HTTPSConnection(host, port, timeout=TIMEOUT, context=context)) as connection:
+        try:
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            data = answer.read(MAX_ANSWER)
+        except client.HTTPException as error:
+            raise ValueError(str(error) or type(error).__name__) from error
+        if answer.status != client.OK:
             raise ValueError(f"{answer.status} {answer.reason}")
-        return answer.read(MAX_ANSWER)
+        return data
