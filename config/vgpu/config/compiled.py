@@ -37,11 +37,12 @@ def compile_file(source: str, compiled_path: str, node: str, labels: Labels | No
 
 
 def recorded_labels(compiled_path: str) -> Labels:
-    """Those of the node's labels that chose the profile of the settings in force."""
+    """Those of the node's labels that chose the profile of the settings in force. Others are not known."""
     found = _record(compiled_path).get("labels")
     if not isinstance(found, dict):
         return unknown_labels
-    return lambda: {key: value for key, value in found.items() if isinstance(value, str)}
+    recorded = {key: value for key, value in found.items() if isinstance(value, str)}
+    return lambda names: recorded if found.keys() >= set(names) else unknown_labels(names)
 
 
 def apply(source: str, compiled_path: str, node: str, dry_run: bool = False, labels: Labels | None = None) -> Applied:

@@ -33,7 +33,8 @@ for _name in DEFAULTS:
     SECTIONS.setdefault(_name.partition(".")[0], []).append(_name.partition(".")[2])
 
 Path = tuple[str, ...]  #: the path of a value: keys, and list indexes as `[0]`
-Labels = Callable[[], dict[str, str]]  #: reads the node's labels; VgpuError if they are not known
+#: Names of labels -> those of them, or more, that the node has; VgpuError if that is not known.
+Labels = Callable[[list[str]], dict[str, str]]
 
 
 class ConfigErrors(VgpuError):
@@ -116,8 +117,15 @@ def _key(at: Path) -> str:
     return "".join(part if part.startswith("[") else f".{part}" for part in at).lstrip(".")
 
 
-def unknown_labels() -> dict[str, str]:
+def no_labels(names: list[str]) -> dict[str, str]:
+    """A node without labels, for checks in which no profile has to apply."""
+    del names
+    return {}
+
+
+def unknown_labels(names: list[str]) -> dict[str, str]:
     """VgpuError: nobody has said which labels the node has."""
+    del names
     do = "name them with --label NAME=VALUE, or with --labels-from-api in a pod"
     raise VgpuError("profiles", expected="the node's labels, by which profiles are chosen", found="none", do=do)
 
@@ -141,13 +149,14 @@ def compile_source(path: str, node: str, labels: Labels = unknown_labels, newer:
     layers = _layers(source, value)
     _check_together(source, layers)
     source.finish()
-    found = labels() if profiles else {}
+    selecting = list(dict.fromkeys(key for profile in profiles for key in profile.selector))
+    found = labels(selecting) if profiles else {}
     own = next((profile for profile in profiles if profile.matches(found)), None)
     chosen = [layer for layer in layers if _applies(layer[0], own, node)]
     _check_chosen(source, chosen)
     source.finish()
     notes = [*_choice(source, profiles, found, node), *_without_node(source, layers, node), *_ignored(source)]
-    named = {key: found.get(key) for profile in profiles for key in profile.selector}
+    named = {key: found.get(key) for key in selecting}
     return Compiled(*_merge(source, chosen, node, own), notes, own.name if own else "", named)
 
 

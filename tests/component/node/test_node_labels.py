@@ -75,11 +75,11 @@ def test_an_api_server_that_fails(pod: FakeApiServer, fault: str) -> None:
     with pytest.raises(
         VgpuError, match=r"^labels of node n at the API server: expected the node, found .+; allow the "
     ):
-        node_labels.read("n")
+        node_labels.read("n", [])
 
 
 def test_a_server_that_is_not_the_clusters(pod: FakeApiServer, tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text(ssl.DER_cert_to_PEM_cert(b"another"))
     with pytest.raises(VgpuError, match="labels of node n at the API server: expected the node, found "):
-        node_labels.read("n")
+        node_labels.read("n", [])
     assert pod.requests == []

@@ -369,14 +369,14 @@ BIG = {"nvidia.com/gpu.product": "H100", "pool": "training", "other": "x"}
 
 def test_the_profile_that_applies_lies_between_the_top_level_and_the_node(source) -> None:
     path = source(PROFILES)
-    made = compile_source(path, "gpu-7", lambda: BIG)
+    made = compile_source(path, "gpu-7", lambda _: BIG)
     assert (made.settings["scaling.cores"], made.settings["scaling.memory"], made.profile) == (4, 3, "big")
     assert [compiler.origin_text(made, f"scaling.{key}") for key in ("cores", "memory", "virtual_memory")] == [
         f"{path}:9 (node gpu-7)", f"{path}:6 (profile big)", "default",
     ]  # fmt: skip
     assert made.labels == {"nvidia.com/gpu.product": "H100", "pool": "training"}
     assert made.notes == [f"{path}:4: profile big applies to this node, gpu-7; it comes before trial, which match too"]
-    other = compile_source(path, "gpu-8", lambda: {"pool": "trial"})
+    other = compile_source(path, "gpu-8", lambda _: {"pool": "trial"})
     assert (other.profile, other.notes[0]) == ("", f"{path}: profiles: none of big, trial matches this node, gpu-8")
     with pytest.raises(VgpuError, match=r"profiles: expected the node's labels.*--labels-from-api in a pod$"):
         compile_source(path, "gpu-7")
@@ -392,7 +392,7 @@ def test_the_first_profile_that_matches_wins(source, seed: int) -> None:
         selector = {key: rng.choice([rng.choice("xy"), rng.sample(["x", "y", "z"], 2)]) for key in keys}
         profiles.append({"name": f"p{at}", "node_labels": selector, "scaling": {"cores": at + 2}})
     labels = {key: rng.choice("xyz") for key in ("a", "b", "c/d") if rng.random() < 0.8}
-    made = compile_source(source(yaml.safe_dump({"profiles": profiles})), "n", lambda: labels)
+    made = compile_source(source(yaml.safe_dump({"profiles": profiles})), "n", lambda _: labels)
     wanted = ("", 1.0)
     for profile in reversed(profiles):
         fits = True
@@ -408,9 +408,9 @@ def test_a_node_and_its_profile_may_contradict_each_other(source) -> None:
         "resources: {split_count: 4}\nprofiles:\n- {name: p, node_labels: {a: b}, scaling: {memory: 3}}\n"
         "nodes: {n: {resources: {mode: gpu, split_count: 2}}}\n"
     )
-    assert compile_source(path, "other", lambda: {"a": "b"}).profile == "p"
+    assert compile_source(path, "other", lambda _: {"a": "b"}).profile == "p"
     with pytest.raises(VgpuError, match=r":4: nodes\.n\.resources\.split_count: expected no unit larger than the card"):
-        compile_source(path, "n", lambda: {"a": "b"})
+        compile_source(path, "n", lambda _: {"a": "b"})
 
 
 NEWER = compiler.Newer("0.9.0", frozenset({"scaling.bandwidth", "quota.default", "quota.burst"}))
@@ -475,7 +475,7 @@ def test_default_file_uncommented_has_exactly_the_defaults(source) -> None:
 def test_example_of_the_default_file_is_right(source) -> None:
     text = (CHECKOUT / "config/config.yaml").read_text()
     example = text[text.index("# profiles:") :].replace("\n# ", "\n").removeprefix("# ")
-    made = compile_source(source(example), "gpu-7", lambda: {"pool": "training"}).settings
+    made = compile_source(source(example), "gpu-7", lambda _: {"pool": "training"}).settings
     assert (made["scaling.memory"], made["placement.policy"]) == (1.5, "spread")
 
 
@@ -490,7 +490,7 @@ def test_the_settings_that_documents_show_are_right(source, page: str) -> None:
     blocks = re.findall(r"^( *)```yaml\n(.*?)^ *```$", (CHECKOUT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
     for indent, text in blocks:
-        made = compile_source(source(re.sub(f"^{indent}", "", text, flags=re.MULTILINE)), "gpu-7", dict)
+        made = compile_source(source(re.sub(f"^{indent}", "", text, flags=re.MULTILINE)), "gpu-7", compiler.no_labels)
         assert values(made.settings) != DEFAULTS or "profiles" in text
 
 

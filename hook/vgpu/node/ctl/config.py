@@ -181,9 +181,9 @@ class _Tried:
         self.labels = labels
         self.unchecked: list[str] = []
 
-    def __call__(self) -> dict[str, str]:
+    def __call__(self, names: list[str]) -> dict[str, str]:
         try:
-            return self.labels()
+            return self.labels(names)
         except VgpuError as error:
             self.unchecked.append(f"which profile applies to this node: {error}")
             return {}

@@ -46,7 +46,7 @@ def _source(node: str, label: tuple[str, ...], from_api: bool) -> Labels | None:
         raise click.UsageError("--label and --labels-from-api exclude each other")
     if label:
         named = _named(label)
-        return lambda: named
+        return lambda names: named
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and os.path.exists(f"{SERVICE_ACCOUNT}/token")
     return functools.partial(read, node) if from_api or in_pod else None
 
@@ -59,8 +59,9 @@ def _named(label: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, _, value in (text.partition("=") for text in label)}
 
 
-def read(node: str) -> dict[str, str]:
-    """The labels of `node` according to the API server; VgpuError when it does not say them."""
+def read(node: str, names: list[str]) -> dict[str, str]:
+    """All labels of `node` according to the API server; VgpuError when it does not say them."""
+    del names
     try:
         found = json.loads(_answer(f"/api/v1/nodes/{node}"))["metadata"].get("labels") or {}
         return {str(name): str(value) for name, value in found.items()}

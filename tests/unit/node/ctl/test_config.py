@@ -255,6 +255,8 @@ def test_the_profile_by_options_by_the_environment_and_as_recorded(node: Node) -
     assert APPLIES in node.config("apply", POOLS, "--node", "n", "--label", "pool=a").stderr
     assert APPLIES in node.config("apply", POOLS + "scaling: {memory: 2}\n", "--node", "n").stderr, "as recorded"
     assert settings.read(str(node.target))["scaling.cores"] == 3.0
+    other = POOLS.replace("pool: a", "zone: b")
+    assert "found none; name them" in node.config("apply", other, "--node", "n").stderr, "nobody has said the zone"
     node.config("apply", POOLS, "--node", "n", "--label", "pool=c")
     assert settings.read(str(node.target))["scaling.cores"] == 1.0
     for wrong in ("pool", "=a"):
