@@ -16,7 +16,7 @@ from checkout import CHECKOUT
 PAGES = (
     "README.md", "docs/start-without-kubernetes.md", "docs/start-kubernetes.md", "docs/runtimes.md",
     "docs/requests.md", "docs/commands.md", "docs/configuration.md", "docs/dialects.md", "docs/kubernetes.md",
-    "docs/card-health.md", "docs/cgroups.md", "docs/troubleshooting.md", "docs/packages.md",
+    "docs/coexistence.md", "docs/card-health.md", "docs/cgroups.md", "docs/troubleshooting.md", "docs/packages.md",
 )  # fmt: skip
 #: (page, the beginning of a block) -> why no test types the block on that machine.
 NOT_TYPED = {

@@ -149,7 +149,9 @@ def used_verbs() -> set[tuple[str, str]]:
 
 VERBS = {"post": "create"}
 #: The path of a call's first argument, by the module's name and the argument. The pods' path stands for all pods.
-PATHS = {"events": r"/events", "pods": r"^pods: PATH|^agent: pod\.path", "nodes": r"^node_annotations: self\.path"}
+PATHS = {
+    "events": r"/events", "pods": r"^pods: PATH|^agent: pod\.path", "nodes": r"^node_(annotations|labels): self\.path",
+}  # fmt: skip
 
 
 def test_rights_are_those_that_the_code_uses() -> None:
