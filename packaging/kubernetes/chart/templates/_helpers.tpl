@@ -132,6 +132,7 @@ seLinuxOptions:
   ports:
     - name: metrics
       containerPort: {{ $.Values.exporter.port }}
+      protocol: TCP
   securityContext:
     runAsNonRoot: true
     runAsUser: 65532
