@@ -34,8 +34,8 @@ ACCOUNT, NAMESPACE = "vgpu-node", "vgpu-system"
 SECRETS = "secrets/kubernetes.io/serviceaccount"
 #: What the node offers, by the name of its resource of cores, or by its mode.
 OFFERED = {
-    "": {CORE: 200, MEMORY: 320}, "gpu": {GPU: 4},
-    "nvidia.com/vcuda-core": {"nvidia.com/vcuda-core": 200, "nvidia.com/vcuda-memory": 81920},
+    "": {CORE: 200, MEMORY: 314}, "gpu": {GPU: 4},
+    "nvidia.com/vcuda-core": {"nvidia.com/vcuda-core": 200, "nvidia.com/vcuda-memory": 80768},
 }  # fmt: skip
 ENVIRONMENT = {"KUBERNETES_SERVICE_HOST": real_cluster.API, "KUBERNETES_SERVICE_PORT": "443", "NODE_NAME": NODE}
 USUAL: Object = {

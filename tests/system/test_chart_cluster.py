@@ -96,7 +96,7 @@ def test_the_page_installs_changes_and_removes_without_a_trace(cluster: real_clu
     install, remove = (block.text for block in docs_commands.blocks("docs/chart.md"))
     typed(cluster, install)
     assert f"{NAMESPACE}/DaemonSet/vgpu-node" in everything(cluster)
-    change = f"helm upgrade vgpu packaging/kubernetes/chart --namespace {NAMESPACE} --reuse-values"
+    change = f"helm upgrade vgpu packaging/kubernetes/chart --namespace {NAMESPACE} --reset-then-reuse-values"
     typed(cluster, f"{change} --set extender.enabled=true,settings.resources.mode=gpu")
     assert "mode: gpu" in cluster.find("configmap", "vgpu-config", NAMESPACE)["data"]["config.yaml"]
     names = ("vgpu-scheduler-extender", "vgpu-scheduler-extender-client")

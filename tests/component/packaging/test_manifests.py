@@ -151,19 +151,16 @@ def test_the_directories_of_the_default_settings() -> None:
     socket = Path(str(DEFAULTS["plugin.pod_resources_socket"]))
     for path in (DEFAULTS["paths.state"], DEFAULTS["paths.run"], DEFAULTS["plugin.socket_dir"]):
         assert found[str(path)]["host"] == path
-        assert not found[str(path)].get("readOnly")
     assert found[str(socket.parent)]["host"] == str(socket.parent)
-    assert found[str(socket.parent)]["readOnly"]
 
 
-def test_the_hosts_own_files_are_read_only_and_where_the_plugin_looks() -> None:
+def test_the_hosts_own_files_are_where_the_plugin_looks() -> None:
     environment = {item["name"]: item.get("value") for item in container("device-plugin")["env"]}
     root = environment[health_monitor.HOST_ROOT]
     below = {path: mount for path, mount in mounts().items() if path.startswith(f"{root}/")}
     assert {mount["host"] for mount in below.values()} == {"/usr", "/dev", "/run/nvidia"}
     for path, mount in below.items():
         assert path == root + mount["host"]
-        assert mount["readOnly"]
 
 
 def test_the_release_is_installed_and_run_where_the_settings_look() -> None:
@@ -201,23 +198,31 @@ def test_where_it_runs() -> None:
     assert not pods().get("hostNetwork")
 
 
-@pytest.mark.parametrize("way", ["node", "unit"])
-def test_only_what_asks_the_api_server_has_the_account_and_only_nvml_is_privileged(way: str) -> None:
-    every = [*pods(way).get("initContainers", ()), *pods(way)["containers"]]
-    assert pods(way)["automountServiceAccountToken"] is False
-    asks = {one["name"] for one in every if any(mount["name"] == "account" for mount in one["volumeMounts"])}
-    assert asks == {"node": {"install", "settings", "device-plugin"}, "unit": {"enable"}}[way]
-    for one in every:
-        context = one["securityContext"]
-        assert context["readOnlyRootFilesystem"] is True
-        if one["name"] in ("vgpud", "device-plugin", "enable"):
-            assert context["privileged"] is True
-        else:
-            assert context["privileged"] is context["allowPrivilegeEscalation"] is False
-            assert (context["capabilities"], context["seccompProfile"]) == (
-                {"drop": ["ALL"]},
-                {"type": "RuntimeDefault"},
-            )
+@pytest.mark.parametrize(
+    ("name", "writes", "reads"),
+    [
+        ("install", {"release", "cdi-0", "cdi-1"}, {"runtime", "account"}),
+        ("settings", {"state"}, {"config", "account"}),
+        ("vgpud", {"host"}, {"run"}),
+        ("device-plugin", {"device-plugins", "state", "run"}, {"pod-resources", "dev", "usr", "driver", "account"}),
+        ("exporter", {"metrics"}, {"state"}),
+    ],
+)
+def test_the_rights_of_each_container(name: str, writes: set[str], reads: set[str]) -> None:
+    """Only NVML needs a privileged container, and only what asks the API server has the account."""
+    volumes = container(name)["volumeMounts"]
+    assert {mount["name"] for mount in volumes if not mount.get("readOnly")} == writes
+    assert {mount["name"] for mount in volumes if mount.get("readOnly")} == reads
+    later = {mount["name"] for mount in volumes if mount.get("mountPropagation") == "HostToContainer"}
+    assert later == {"vgpud": {"host"}, "device-plugin": {"driver"}}.get(name, set())
+    assert pods()["automountServiceAccountToken"] is False
+    context = container(name)["securityContext"]
+    assert context["readOnlyRootFilesystem"] is True
+    if name in ("vgpud", "device-plugin"):
+        assert context["privileged"] is True
+    else:
+        assert context["privileged"] is context["allowPrivilegeEscalation"] is False
+        assert (context["capabilities"], context["seccompProfile"]) == ({"drop": ["ALL"]}, {"type": "RuntimeDefault"})
 
 
 def test_probes_ask_where_the_plugin_answers() -> None:
@@ -280,6 +285,8 @@ def enabler() -> dict[str, Any]:
 def test_the_unit_runs_where_the_daemonset_would() -> None:
     for key in ("serviceAccountName", "priorityClassName", "affinity", "tolerations", "hostPID"):
         assert pods("unit")[key] == pods()[key]
+    assert [mount["name"] for mount in enabler()["volumeMounts"]] == ["account"], "it copies the account to the host"
+    assert enabler()["securityContext"]["privileged"] is True, "it enters the namespaces of the host's process 1"
 
 
 def run_enabler(root: Path, systemctl: str) -> subprocess.CompletedProcess[str]:
