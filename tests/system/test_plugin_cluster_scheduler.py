@@ -75,6 +75,12 @@ class Extender:
         given = "" if body is None else json.dumps(body)
         return subprocess.run(command, input=given, capture_output=True, text=True, check=False).stdout
 
+    def alive(self) -> bool:
+        return self.server is not None and self.server.alive
+
+    def text(self) -> str:
+        return self.server.text() if self.server is not None else ""
+
     def end(self, number: int = signal.SIGKILL) -> None:
         if self.server is not None and self.server.process is not None:
             if self.alive():

@@ -26,9 +26,9 @@ ALL: dict[str, Any] = {
               "pullSecrets": [{"name": "registry"}]},
     "settings": {"paths": {"state": "/data/vgpu"}, "driver": {"root": "/opt/nvidia"},
                  "resources": {"core_name": "example.com/cores", "memory_unit": 16777216}},
-    "node": {"directory": "/data/opt", "criSocket": "/run/k0s/containerd.sock"},
-    "kubelet": {"directory": "/var/lib/k0s/kubelet"}, "namespace": {"create": True}, "priorityQuota": True,
-    "networkPolicy": {"enabled": True, "metricsFrom": [{"namespaceSelector": {}}]},
+    "node": {"directory": "/data/opt"}, "runtime": {"socket": "/run/k0s/containerd.sock"},
+    "cdi": {"directory": "/data/cdi"}, "kubelet": {"directory": "/var/lib/k0s/kubelet"}, "namespace": {"create": True},
+    "priorityQuota": True, "networkPolicy": {"enabled": True, "metricsFrom": [{"namespaceSelector": {}}]},
     "monitors": {"podMonitor": True, "serviceMonitor": True, "rules": True, "dashboard": True},
     "admission": {"enabled": True}, "extender": {"enabled": True}, "unit": {"enabled": True},
 }  # fmt: skip
@@ -120,7 +120,10 @@ def test_values_reach_the_node(everything: list[dict[str, Any]]) -> None:
     assert node["imagePullSecrets"] == [{"name": "registry"}]
     folders = {volume["hostPath"]["path"] for volume in node["volumes"] if "hostPath" in volume}
     assert {"/data/opt", "/run/k0s", "/data/vgpu", "/opt/nvidia", "/var/lib/k0s/kubelet/pod-resources"} <= folders
-    assert not {"/opt/vgpu", "/run/containerd", "/var/lib/vgpu"} & folders
+    assert not {"/opt/vgpu", "/run/containerd", "/etc/cdi", "/var/run/cdi"} & folders
+    assert {"/data/cdi", "/var/lib/vgpu"} <= folders, "the compiled settings stay where the hook looks"
+    command = node["initContainers"][0]["command"]
+    assert command[command.index("--cdi-directory") + 1] == "/data/cdi"
     settings = yaml.safe_load(by_name(everything)["ConfigMap", "vgpu-system", "vgpu-config"]["data"]["config.yaml"])
     assert settings["plugin"]["pod_resources_socket"] == "/var/lib/k0s/kubelet/pod-resources/kubelet.sock"
     assert settings["paths"] == {"state": "/data/vgpu", "libvcuda": "/data/opt/current/usr/lib/vgpu/vcuda"}
@@ -148,7 +151,7 @@ def test_removal_replaces_what_runs_and_keeps_no_folder_of_its_own() -> None:
     assert not [name for kind, _, name in objects if kind == "ConfigMap"]
     spec = objects["DaemonSet", "vgpu-system", "vgpu-node"]["spec"]["template"]["spec"]
     ((remove,), (removed,)) = spec["initContainers"], spec["containers"]
-    assert remove["command"][:3] == ["vgpuctl", "release", "remove"]
+    assert remove["command"] == ["vgpu-release", "remove", "--host", "/host", "--directory", "/opt/vgpu", "--wait"]
     assert {mount["name"] for mount in remove["volumeMounts"]} == {"host", "account"}
     assert "volumeMounts" not in removed, "a folder that a container holds cannot go"
 

@@ -165,22 +165,22 @@ def test_the_hosts_own_files_are_where_the_plugin_looks() -> None:
 
 def test_the_release_is_installed_and_run_where_the_settings_look() -> None:
     install, run = (container(name)["command"] for name in ("install", "vgpud"))
-    assert (install[:3], run[:3], run[-1]) == (
-        ["vgpuctl", "release", "install"],
-        ["vgpuctl", "release", "run"],
+    assert (install[:2], run[:2], run[-1]) == (
+        ["vgpu-release", "install"],
+        ["vgpu-release", "run"],
         "vgpud",
     )
-    options = dict(zip(install[3::2], install[4::2]))
-    assert dict(zip(run[3:-1:2], run[4:-1:2])) == {name: options[name] for name in ("--host", "--dir")}
+    options = dict(zip(install[2::2], install[3::2]))
+    assert dict(zip(run[2:-1:2], run[3:-1:2])) == {name: options[name] for name in ("--host", "--directory")}
     root = options["--host"]
-    expected = {options["--dir"], str(Path(options["--cri-socket"]).parent), "/etc/cdi", "/var/run/cdi"}
+    expected = {options["--directory"], str(Path(options["--socket"]).parent), "/etc/cdi", "/var/run/cdi"}
     assert {path: mount["host"] for path, mount in mounts("install").items() if mount["host"]} == {
         root + path: path for path in expected
     }
     assert {path: mount["host"] for path, mount in mounts("vgpud").items()} == {root: "/", "/run/vgpu": "/run/vgpu"}
     (found,) = of_kind("ConfigMap")
     settings = settings_of(found["data"]["config.yaml"])
-    assert settings.text("paths.libvcuda") == f"{options['--dir']}/current/usr/lib/vgpu/vcuda"
+    assert settings.text("paths.libvcuda") == f"{options['--directory']}/current/usr/lib/vgpu/vcuda"
     assert settings.flag("plugin.cdi")
     assert settings.text("plugin.http") == DEFAULTS["plugin.http"]
     assert settings.text("metrics.listen") == "", "the exporter listens"
@@ -202,10 +202,10 @@ def test_where_it_runs() -> None:
     ("name", "writes", "reads"),
     [
         ("install", {"release", "cdi-0", "cdi-1"}, {"runtime", "account"}),
-        ("settings", {"state"}, {"config", "account"}),
+        ("settings", {"settings"}, {"config", "account"}),
         ("vgpud", {"host"}, {"run"}),
         ("device-plugin", {"device-plugins", "state", "run"}, {"pod-resources", "dev", "usr", "driver", "account"}),
-        ("exporter", {"metrics"}, {"state"}),
+        ("exporter", {"metrics"}, {"settings"}),
     ],
 )
 def test_the_rights_of_each_container(name: str, writes: set[str], reads: set[str]) -> None:

@@ -153,8 +153,8 @@ seLinuxOptions:
   volumeMounts:
     - name: metrics # vgpud's record, and the lock of the node's exporter, which it opens for writing
       mountPath: {{ include "vgpu.run" $ }}/metrics
-    - name: state # the compiled settings; root's files in it stay closed to this user
-      mountPath: {{ include "vgpu.state" $ }}
+    - name: settings # the compiled ones; root's files in the folder stay closed to this user
+      mountPath: /var/lib/vgpu
       readOnly: true
 {{- end }}
 
