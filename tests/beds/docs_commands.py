@@ -24,8 +24,9 @@ NOT_TYPED = {
     ("docs/benchmarks.md", "make bench"): "takes minutes; tests/component/bench runs its parts",
     ("docs/start-kubernetes.md", "kubectl"): "needs a cluster: test_plugin_cluster types it in one",
     ("docs/start-kubernetes.md", "vgpuctl status\nvgpuctl set"): "needs that pod: test_plugin_cluster types it",
+    ("docs/chart.md", ""): "needs a cluster: test_chart_cluster types the page in one",
     ("docs/kubernetes.md", "curl"): "needs systemd: test_plugin_unit types it there",
-    ("docs/kubernetes.md", "kubectl apply"): "needs a cluster; test_manifests builds the folder by kubectl",
+    ("docs/kubernetes.md", "kubectl apply"): "needs a cluster; test_chart builds the folder by kubectl",
     ("docs/cgroups.md", "systemctl show"): "needs a container below systemd: test_cgroup_matrix types it there",
     ("docs/packages.md", "ctr -n k8s.io images"): "needs three images, half a minute each, and a registry; "
     "test_images builds them and loads them into podman",
