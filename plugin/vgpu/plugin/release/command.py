@@ -44,6 +44,8 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
                      help="where the CDI specification goes (default: as the runtime says)")  # fmt: skip
     take = verbs.add_parser("remove", help="remove everything of vgpu from the host")
     take.set_defaults(verb=take_away, reason="VgpuNotRemoved")
+    take.add_argument("--config", default=compiled.COMPILED_PATH, metavar="PATH",
+                      help="the compiled settings, as the host names them (default: %(default)s)")  # fmt: skip
     take.add_argument("--wait", action="store_true", help="wait until no container has a share, instead of refusing")
     take.add_argument("--cdi-directory", default="", metavar="DIR", help="as for install")
     start = verbs.add_parser("run", help="run a program of the release in force, with the host's root as its own")
@@ -87,7 +89,7 @@ def take_away(options: argparse.Namespace) -> None:
         told[0] = left
         return bool(options.wait)
 
-    settings = compiled.read_or_default(options.host + compiled.COMPILED_PATH)
+    settings = compiled.read_or_default(options.host + options.config)
     directories = [options.cdi_directory] if options.cdi_directory else list(cdi.DIRECTORIES)
     for path in remove.remove(options.host, options.directory, directories, settings, wait):
         say(f"{path}: removed")
