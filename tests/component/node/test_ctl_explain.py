@@ -14,7 +14,7 @@ import pytest
 import yaml
 from pod_site import EXAMPLES, SHIPPED
 
-from vgpu.config import paths, records
+from vgpu.config import paths
 from vgpu.config.inventory import read as read_inventory
 from vgpu.config.request import Request
 from vgpu.hook import hooklog
@@ -119,10 +119,7 @@ def test_a_bundle(node: nodes.SimulatedNode, tmp_path: Path) -> None:
     assert explain(node, str(bundle(tmp_path / "plain")), *hook) == {"plan": [], "error": ""}
     large = bundle(tmp_path / "large", **{"vgpu.io/cores": "30", "vgpu.io/memory": "900Gi"})
     assert "no card fits" in explain(node, str(large), *hook, status=1)["error"]
-    record = node.settings.record()
-    values = {**node.settings._values, "scaling.bandwidth": 3}
-    records.write(str(node.config), {**record, "settings": values, "compiled_by": "0.9.0"})
-    newer = f"{node.config}: settings of vgpu 0.9.0, which this version ignores: scaling.bandwidth"
+    newer = node.compiled_by_a_newer_version()
     again = explain(node, str(share), *hook)
     assert (again["error"], again["plan"][0], again["plan"][-1]) == ("", found["plan"][0], newer), again
 
