@@ -51,7 +51,7 @@ def test_the_quick_starts_commands(site: Site, tmp_path: Path) -> None:
     for name, command in programs.items():
         (tmp_path / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
         (tmp_path / name).chmod(0o755)
-    blocks = docs_commands.blocks("docs/start-kubernetes.md")
+    blocks = docs_commands.blocks("docs/start-kubernetes-packages.md")
     typed = "\n".join(block.text for block in blocks if block.kind == "sh" and block.reason())
     environment = {**site.node.environment(), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     script = typed.replace("IMAGE", containerd_bed.IMAGE)

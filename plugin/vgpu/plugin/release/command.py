@@ -16,6 +16,8 @@ from vgpu.node.runtimes import cdi_spec
 from vgpu.plugin.release import cdi, install, node_object, remove
 
 PROGRAM = "vgpu-release"
+#: Environment variables of the DaemonSet's containers: what --host and --directory say for people who enter them.
+HOST, DIRECTORY = "VGPU_RELEASE_HOST", "VGPU_RELEASE_DIRECTORY"
 
 
 def main() -> None:
@@ -53,8 +55,9 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     start.add_argument("program", choices=("vgpuctl", "vgpud"))
     start.add_argument("arguments", nargs=argparse.REMAINDER)
     for verb in (add, take, start):
-        verb.add_argument("--host", default="", metavar="DIR", help="where the host's directories are mounted")
-        verb.add_argument("--directory", default=install.DIRECTORY, metavar="DIR",
+        verb.add_argument("--host", default=os.environ.get(HOST, ""), metavar="DIR",
+                          help="where the host's directories are mounted")  # fmt: skip
+        verb.add_argument("--directory", default=os.environ.get(DIRECTORY, install.DIRECTORY), metavar="DIR",
                           help="the directory of releases, as the host names it (default: %(default)s)")  # fmt: skip
     return parser.parse_args(arguments)
 
