@@ -62,7 +62,8 @@ def documents(path: Path) -> list[Object]:
 class Site:
     """A node that is up, with its manifests applied. `configure` starts the plugin."""
 
-    def __init__(self, directory: Path, image: Path, names: Sequence[str]) -> None:
+    def __init__(self, directory: Path, image: Path, names: Sequence[str], cdi: bool = False) -> None:
+        """With `cdi` the hook comes to containers by CDI alone, and nothing is in its directory yet."""
         self.directory = directory
         self.node = nodes.SimulatedNode(directory / "node", "a100x2")
         self.node.take_inventory()
@@ -73,15 +74,19 @@ class Site:
         self.cards = [str(card["uuid"]) for card in self.node.read_cards()]
         self._before = dict(self.node.settings._values)
         sim = {"destination": "/run/vgpu-sim", "type": "bind", "source": str(self.node.sim), "options": ["rbind", "rw"]}
+        programs = containerd_bed.programs("1.7") if cdi else Path("/usr/bin")
+        default = "plain" if cdi else "base"
         self.bed = containerd_bed.Containerd(
-            directory / "bed", Path("/usr/bin"), self.node, default="base", patterns=(), prefix=self.place.prefix,
+            directory / "bed", programs, self.node, default=default, patterns=(), prefix=self.place.prefix,
             mounts=[sim], network=real_cluster.write_network(directory / "cni"),
         )  # fmt: skip
         self.kubelet = ClusterKubelet(directory / "k", self.place, self.bed, self.cluster)
         self.plugin = Plugin(self.node, self.place.prefix)
         self._image, self._names = image, names
 
-    def start(self) -> Site:
+    def start_alone(self) -> None:
+        """Start the cluster and its node, with nothing of vgpu."""
+        subprocess.run([*self.place.prefix, "mount", "--make-rshared", "/"], check=True)  # as systemd does
         self.cluster.start()
         self.bed.start(self._image)
         for name in self._names:
@@ -89,6 +94,9 @@ class Site:
         self.kubelet.start()
         self.kubelet.ready()
         self.cluster.apply(RESIDENT)
+
+    def start(self) -> Site:
+        self.start_alone()
         self.cluster.kubectl("apply", "-k", str(MANIFESTS))
         secrets = self.directory / "run" / SECRETS
         secrets.mkdir(parents=True)

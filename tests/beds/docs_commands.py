@@ -24,7 +24,10 @@ NOT_TYPED = {
     ("docs/benchmarks.md", "make bench"): "takes minutes; tests/component/bench runs its parts",
     ("docs/start-kubernetes.md", ""): "needs a cluster: test_plugin_cluster_node types the page in one",
     ("docs/start-kubernetes-packages.md", "kubectl"): "needs a cluster: test_plugin_cluster types it in one",
-    ("docs/start-kubernetes-packages.md", "vgpuctl status\nvgpuctl set"): "needs that pod: test_plugin_cluster types it",
+    (
+        "docs/start-kubernetes-packages.md",
+        "vgpuctl status\nvgpuctl set",
+    ): "needs that pod: test_plugin_cluster types it",
     ("docs/chart.md", ""): "needs a cluster: test_chart_cluster types the page in one",
     ("docs/kubernetes.md", "curl"): "needs systemd: test_plugin_unit types it there",
     ("docs/kubernetes.md", "kubectl apply"): "needs a cluster; test_chart builds the folder by kubectl",

@@ -23,7 +23,10 @@ PACKAGES = (
     "pydantic", "pydantic_core", "referencing", "requests", "requests_oauthlib", "rpds", "six", "tabulate",
     "typing_extensions", "typing_inspection", "urllib3", "websocket", "yaml",
 )  # fmt: skip
-PROGRAMS = {"vgpu-device-plugin": "vgpu.plugin.command:main", "vgpuctl": "vgpu.node.ctl.main:main"}
+PROGRAMS = {
+    "vgpu-device-plugin": "vgpu.plugin.command:main", "vgpuctl": "vgpu.node.ctl.main:main",
+    "vgpu-release": "vgpu.plugin.release.command:main",
+}  # fmt: skip
 PREFIX = "opt/vgpu"
 
 

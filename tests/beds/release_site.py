@@ -18,6 +18,7 @@ from pathlib import Path
 import containerd_bed
 import host_view
 import nodes
+import plugin_image
 from containerd_bed import Containerd
 from pod_site import GatedRuntime, PodSite, plugin_settings
 from real_kubelet import Place
@@ -30,6 +31,17 @@ def image(root: Path, version: str) -> Path:
     """Make the root of an image, whose release is all of it, with a file that tells its version."""
     host_view.release_of_this_machine(root)
     return numbered(root, version)
+
+
+def node_image(base: Path, tree: Path) -> Path:
+    """Make the tree of an image that runs all containers of the DaemonSet, from `base`, a root file system."""
+    release = image(tree.with_name(f"{tree.name}-release"), "0.1.0")
+    plugin_image.make(base, tree)
+    subprocess.run(["cp", "-a", f"{release}/usr", tree], check=True)
+    for path in (release / "lib").rglob("*"):  # where lib is a link to usr/lib
+        if not path.is_dir():
+            shutil.copy2(path, tree / path.relative_to(release), follow_symlinks=False)
+    return tree
 
 
 def numbered(root: Path, version: str) -> Path:
