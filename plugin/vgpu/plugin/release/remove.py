@@ -6,6 +6,7 @@ container starts with a share from then on; when no share is left, the rest goes
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -43,9 +44,23 @@ def remove(
         raise
     for path in (directory, settings.run_dir, settings.state_dir):
         if os.path.isdir(host + path):
-            shutil.rmtree(host + path)
+            _clear(host + path)
             gone.append(path)
     return gone
+
+
+def _clear(directory: str) -> None:
+    """Remove a directory with all in it. One that is mounted stays, empty."""
+    for entry in os.scandir(directory):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
+    try:
+        os.rmdir(directory)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
 
 
 def _none_left(host: str, settings: Settings, wait: Callable[[list[str]], bool]) -> None:
