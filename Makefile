@@ -24,7 +24,7 @@ export PATH := $(VGPU_BUILD)/tools/bin:$(VGPU_BUILD)/tools/sbin:$(VGPU_BUILD)/to
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz mutants deb rpm images clean \
+.PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz mutants deb rpm images manifests clean \
         simulated-node simulated-node-remove compatibility packages-build packages-rpm packages-arm64 packages-images packages-demo \
         packages-node packages-test packages-long
 
@@ -133,7 +133,7 @@ deb: packages-$(if $(ARCHITECTURE),arm64,build) $(VENV)/.stamp
 rpm: packages-$(if $(ARCHITECTURE),arm64,rpm) $(VENV)/.stamp
 	@PYTHON=$(BIN)/python packaging/rpm/build
 
-# Builds build/images/<name>-<version>.tar of the device plugin, the exporter and the scheduler extender, and a bill of
+# Builds build/images/<name>-<version>.tar of the device plugin, a node, the exporter and the scheduler extender, and a bill of
 # materials of each.
 IMAGES := import tomlkit; print(*tomlkit.load(open("pyproject.toml"))["project"]["optional-dependencies"]["images"])
 $(VENV)/.stamp-images: pyproject.toml $(VENV)/.stamp
@@ -143,6 +143,11 @@ $(VENV)/.stamp-images: pyproject.toml $(VENV)/.stamp
 
 images: packages-images $(VENV)/.stamp-images
 	@PYTHON=$(BIN)/python packaging/image/build
+
+# Renders packaging/kubernetes/chart for each way of running, its schema, and the table in docs/chart.md, with a Helm from
+# the package index.
+manifests: $(VENV)/.stamp-dev
+	@HELM=$$(cd tests/beds && $(abspath $(BIN))/python -c "import helm; print(helm.program())") $(BIN)/python packaging/kubernetes/render.py
 
 # Searches for damaging inputs, FUZZ_SECONDS in each target; FUZZ names some of them. The results lie in build/fuzz.
 # atheris is installed where it has a wheel; without it the Python targets are left out.

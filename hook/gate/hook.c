@@ -161,8 +161,7 @@ static int run(const struct input *state, const struct hook_args *args)
 	argv[n] = (char *)args->stage;
 	step = interpreter_exec(state, argv);
 	report(PROGRAM, "%s: %s; %s", step, strerror(errno),
-	       errno == EFBIG ? "raise LimitFSIZE= of the service that runs the container runtime"
-			      : "install vgpu and python3 again");
+	       errno == EFBIG ? "raise LimitFSIZE= of the service that runs the container runtime" : INTERPRETER_AGAIN);
 	return EXIT_REFUSED;
 }
 

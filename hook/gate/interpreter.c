@@ -7,7 +7,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -18,46 +20,75 @@
 #define SYS_close_range 436
 #endif
 
+#define START_WORDS_MAX 11
+
 /*
  * Takes the hook's modules from one file (packaging/bytecode). The file is one version of the hook, also while a package
- * manager replaces the sources. The hook falls back to the sources when the file has another magic number, is damaged,
- * or could have been written by anyone but root. The interpreter has loaded all four imported modules already.
+ * manager replaces the sources. It is unusable when it has another magic number, is damaged, or could have been written
+ * by anyone but root. The interpreter has loaded all four imported modules already.
  */
-#ifdef VGPU_BYTE_CODE
 #define LOAD_BYTE_CODE \
-	"import _frozen_importlib_external, _imp, marshal, posix\n" \
-	"try:\n" \
-	"    fd = posix.open('" VGPU_BYTE_CODE "', posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NOFOLLOW)\n" \
+	"    import _frozen_importlib_external, _imp, marshal, posix\n" \
+	"    fd = posix.open(file, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NOFOLLOW)\n" \
 	"    stat = posix.fstat(fd)\n" \
 	"    data = memoryview(posix.read(fd, stat.st_size))\n" \
 	"    posix.close(fd)\n" \
-	"    if (stat.st_uid == 0 and stat.st_mode & 0o170022 == 0o100000\n" \
-	"            and data[:4] == _frozen_importlib_external.MAGIC_NUMBER\n" \
-	"            and data[4:12] == _imp.source_hash(1, data[12:])):\n" \
-	"        finder, table = marshal.loads(data[12:])\n" \
-	"        exec(finder, {'table': table})\n" \
-	"except Exception:\n" \
-	"    pass\n"
-#else
-#define LOAD_BYTE_CODE
-#endif
+	"    if (stat.st_uid != 0 or stat.st_mode & 0o170022 != 0o100000\n" \
+	"            or data[:4] != _frozen_importlib_external.MAGIC_NUMBER\n" \
+	"            or data[4:12] != _imp.source_hash(1, data[12:])):\n" \
+	"        raise ImportError('another owner, mode or content')\n" \
+	"    finder, table = marshal.loads(data[12:])\n" \
+	"    exec(finder, {'table': table})\n"
 
 /* Prints one line instead of a traceback for a broken installation. The hook itself prints its own errors. */
+#define IMPORT_ENTRY \
+	"    from vgpu.hook.main import entry\n" \
+	"except KeyboardInterrupt:\n" \
+	"    sys.exit('vgpu-hook: import: expected to finish, found the signal SIGINT; start the container again')\n" \
+	"except BaseException as error:\n" \
+	"    found = f'{type(error).__name__}: {ascii(str(error))}'\n"
+
+#ifdef VGPU_RELEASE
 static const char code[] =
 	"import gc, sys\n"
 	"gc.disable()\n" /* a collection takes 1 ms and is not worth it for some sixty modules and one allocation */
-	"sys.path[:0] = '" VGPU_PYTHON_PATH "'.split(':')\n" LOAD_BYTE_CODE "try:\n"
-	"    from vgpu.hook.main import entry\n"
-	"except KeyboardInterrupt:\n"
-	"    sys.exit('vgpu-hook: import: expected to finish, found the signal SIGINT; start the container again')\n"
-	"except BaseException as error:\n"
-	"    found = f'{type(error).__name__}: {ascii(str(error))}'\n"
+	"root = sys.argv.pop(1)\n"
+	"file = root + '" VGPU_BYTE_CODE "'\n"
+	"try:\n"
+	"    if sys.prefix != root + '/usr':\n"
+	"        raise ImportError('the standard library of ' + sys.prefix)\n" LOAD_BYTE_CODE IMPORT_ENTRY
+	"    sys.exit(f'vgpu-hook: import of vgpu.hook.main from {file}: expected a complete release, found {found}; '\n"
+	"             '" RELEASE_AGAIN "')\n"
+	"entry(sys.argv[1:])\n";
+#else
+/* Without the file the hook is imported from the sources. */
+#ifdef VGPU_BYTE_CODE
+#define TRY_BYTE_CODE \
+	"file = '" VGPU_BYTE_CODE "'\n" \
+	"try:\n" LOAD_BYTE_CODE "except Exception:\n" \
+	"    pass\n"
+#else
+#define TRY_BYTE_CODE
+#endif
+
+static const char code[] =
+	"import gc, sys\n"
+	"gc.disable()\n" /* as above */
+	"sys.path[:0] = '" VGPU_PYTHON_PATH "'.split(':')\n" TRY_BYTE_CODE "try:\n" IMPORT_ENTRY
 	"    sys.exit('vgpu-hook: import of vgpu.hook.main from " VGPU_PYTHON_PATH
 	": expected a complete installation, '\n"
 	"             f'found {found}; install vgpu again, and python3 with its whole standard library')\n"
 	"entry(sys.argv[1:])\n";
+#endif
 
-static char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", NULL};
+/* A release's C library would read the host's files for C.UTF-8, and modules for conversions. In C, which needs none,
+ * Python uses UTF-8, too. */
+#ifdef VGPU_RELEASE
+#define LOCALE "LC_ALL=C"
+#else
+#define LOCALE "LC_ALL=C.UTF-8"
+#endif
+static char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", LOCALE, NULL};
 
 void interpreter_standard_fds(void)
 {
@@ -159,12 +190,37 @@ static void default_signals(void)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+/* The words up to the hook's own, of which there are `*count`. Returns NULL, or the step that failed. */
+static const char *start_words(char **words, size_t *count)
+{
+#ifdef VGPU_RELEASE
+	const char *step = release_python(words);
+	char *options[] = {"-I", "-S", "-c", (char *)code, release_root()};
+	size_t n = RELEASE_PYTHON_WORDS;
+#else
+	const char *step = NULL;
+	char *options[] = {VGPU_PYTHON, "-I", "-S", "-c", (char *)code};
+	size_t n = 0;
+#endif
+
+	for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+		words[n++] = options[i];
+	*count = n;
+	return step;
+}
+
 const char *interpreter_exec(const struct input *state, char *const *args)
 {
-	char *argv[5 + INTERPRETER_ARGS_MAX + 1] = {VGPU_PYTHON, "-I", "-S", "-c", (char *)code};
+	static char exec[PATH_MAX + sizeof "exec "];
+	char *words[START_WORDS_MAX + INTERPRETER_ARGS_MAX + 1];
+	size_t n;
+	const char *step = start_words(words, &n);
 
+	if (step)
+		return step;
 	for (size_t i = 0; i < INTERPRETER_ARGS_MAX && args[i]; i++)
-		argv[5 + i] = args[i];
+		words[n++] = args[i];
+	words[n] = NULL;
 	if (state_to_stdin(state) < 0)
 		return "pass the state on";
 	if (chdir("/") < 0)
@@ -172,6 +228,7 @@ const char *interpreter_exec(const struct input *state, char *const *args)
 	close_above_stderr();
 	umask(022);
 	default_signals();
-	execve(VGPU_PYTHON, argv, environment);
-	return "exec " VGPU_PYTHON;
+	execve(words[0], words, environment);
+	snprintf(exec, sizeof exec, "exec %s", words[0]);
+	return exec;
 }

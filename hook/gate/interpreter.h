@@ -14,6 +14,14 @@ void interpreter_standard_fds(void);
 
 #define INTERPRETER_ARGS_MAX 24
 
+/* What an administrator does when Python cannot be started. */
+#ifdef VGPU_RELEASE
+#include "release.h"
+#define INTERPRETER_AGAIN RELEASE_AGAIN
+#else
+#define INTERPRETER_AGAIN "install vgpu and python3 again"
+#endif
+
 /*
  * `args` (at most INTERPRETER_ARGS_MAX, then NULL) are the arguments of entry() in vgpu.hook.main. Returns only on
  * failure: the step that failed, with errno.

@@ -1,6 +1,7 @@
 /*
- * vgpu-gate: one static program that runs under two kinds of names. As vgpu-hook it is the OCI hook's entry (hook.c).
- * As vgpu-runtime or vgpu-runtime-<name> it is an OCI runtime in front of the real one (shim.c).
+ * vgpu-gate: one static program that runs under several names. As vgpu-hook it is the OCI hook's entry (hook.c).
+ * As vgpu-runtime or vgpu-runtime-<name> it is an OCI runtime in front of the real one (shim.c). In a release it is the
+ * programs in Python, too (release.c).
  *
  * Belongs here: the choice between them by the name in argv[0]. The program runs as root before every container of the
  * node starts, so it does as little as possible and trusts no input.
@@ -9,6 +10,9 @@
 #include <string.h>
 
 #include "hook.h"
+#ifdef VGPU_RELEASE
+#include "release.h"
+#endif
 #include "report.h"
 #include "shim.h"
 
@@ -36,6 +40,10 @@ int main(int argc, char **argv)
 	const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
 	const char *name = slash ? slash + 1 : argc > 0 ? argv[0] : "";
 
+#ifdef VGPU_RELEASE
+	if (release_has_program(name))
+		return release_program(name, argc, argv);
+#endif
 	if (!strcmp(name, "vgpu-runtime"))
 		return shim_main(NULL, argc, argv);
 	if (!strncmp(name, "vgpu-runtime-", 13) && name[13])

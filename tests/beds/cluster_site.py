@@ -18,7 +18,6 @@ from typing import Any
 import containerd_bed
 import nodes
 import real_cluster
-import suites
 import yaml
 from checkout import CHECKOUT
 from daemons import wait_for
@@ -30,13 +29,13 @@ from real_kubelet import NODE
 from vgpu.config import grants
 from vgpu.config.claims import Claim
 
-MANIFESTS = CHECKOUT / "packaging/kubernetes/daemonset"
-ACCOUNT, NAMESPACE = "vgpu-device-plugin", "kube-system"
+MANIFESTS = CHECKOUT / "packaging/kubernetes/node"
+ACCOUNT, NAMESPACE = "vgpu-node", "vgpu-system"
 SECRETS = "secrets/kubernetes.io/serviceaccount"
 #: What the node offers, by the name of its resource of cores, or by its mode.
 OFFERED = {
-    "": {CORE: 200, MEMORY: 320}, "gpu": {GPU: 4},
-    "nvidia.com/vcuda-core": {"nvidia.com/vcuda-core": 200, "nvidia.com/vcuda-memory": 81920},
+    "": {CORE: 200, MEMORY: 314}, "gpu": {GPU: 4},
+    "nvidia.com/vcuda-core": {"nvidia.com/vcuda-core": 200, "nvidia.com/vcuda-memory": 80768},
 }  # fmt: skip
 ENVIRONMENT = {"KUBERNETES_SERVICE_HOST": real_cluster.API, "KUBERNETES_SERVICE_PORT": "443", "NODE_NAME": NODE}
 USUAL: Object = {
@@ -50,7 +49,7 @@ USUAL: Object = {
 #: Every real node has a pod of some DaemonSet. On a node without one the plugin acts on kubelet's list of pods only
 #: after a pod has lived for a round of 10 s.
 RESIDENT: Object = {
-    "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "resident", "namespace": NAMESPACE},
+    "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "resident", "namespace": "kube-system"},
     "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": containerd_bed.IMAGE}]},
 }  # fmt: skip
 
@@ -60,18 +59,11 @@ def documents(path: Path) -> list[Object]:
     return [item for item in yaml.safe_load_all(path.read_text()) if item]
 
 
-def built(folder: Path, suite: str = "trixie") -> str:
-    """What the kubectl of a Debian suite builds of a folder. The cluster's own one, 1.20, knows no components."""
-    command = [suites.unpack(suite, "kubectl") / "usr/bin/kubectl", "kustomize", folder]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 class Site:
     """A node that is up, with its manifests applied. `configure` starts the plugin."""
 
-    def __init__(self, directory: Path, image: Path, names: Sequence[str]) -> None:
+    def __init__(self, directory: Path, image: Path, names: Sequence[str], cdi: bool = False) -> None:
+        """With `cdi` the hook comes to containers by CDI alone, and nothing is in its directory yet."""
         self.directory = directory
         self.node = nodes.SimulatedNode(directory / "node", "a100x2")
         self.node.take_inventory()
@@ -82,15 +74,19 @@ class Site:
         self.cards = [str(card["uuid"]) for card in self.node.read_cards()]
         self._before = dict(self.node.settings._values)
         sim = {"destination": "/run/vgpu-sim", "type": "bind", "source": str(self.node.sim), "options": ["rbind", "rw"]}
+        programs = containerd_bed.programs("1.7") if cdi else Path("/usr/bin")
+        default = "plain" if cdi else "base"
         self.bed = containerd_bed.Containerd(
-            directory / "bed", Path("/usr/bin"), self.node, default="base", patterns=(), prefix=self.place.prefix,
+            directory / "bed", programs, self.node, default=default, patterns=(), prefix=self.place.prefix,
             mounts=[sim], network=real_cluster.write_network(directory / "cni"),
         )  # fmt: skip
         self.kubelet = ClusterKubelet(directory / "k", self.place, self.bed, self.cluster)
         self.plugin = Plugin(self.node, self.place.prefix)
         self._image, self._names = image, names
 
-    def start(self) -> Site:
+    def start_alone(self) -> None:
+        """Start the cluster and its node, with nothing of vgpu."""
+        subprocess.run([*self.place.prefix, "mount", "--make-rshared", "/"], check=True)  # as systemd does
         self.cluster.start()
         self.bed.start(self._image)
         for name in self._names:
@@ -98,7 +94,10 @@ class Site:
         self.kubelet.start()
         self.kubelet.ready()
         self.cluster.apply(RESIDENT)
-        self.cluster.kubectl("apply", "-f", "-", given=built(MANIFESTS))
+
+    def start(self) -> Site:
+        self.start_alone()
+        self.cluster.kubectl("apply", "-k", str(MANIFESTS))
         secrets = self.directory / "run" / SECRETS
         secrets.mkdir(parents=True)
         (secrets / "token").write_text(self.cluster.account(ACCOUNT, NAMESPACE))

@@ -243,7 +243,7 @@ address = "{self.socket}.ttrpc"
         shim = self._wrapper("runc-shim", f"{self.node.shim} --vgpu-config {self.node.config} --vgpu-runtime {runc}")
         base = {stage: str(self._base_spec(stage)) for stage in ("createRuntime", "prestart")}
         text = f'[{section}.containerd]\ndefault_runtime_name = "{self.default}"\n'
-        text += self._handler(section, "plain", runc)
+        text += self._handler(section, "plain", runc, str(self._base_spec("")) if self.mounts else "")
         text += self._handler(section, "base", runc, base["createRuntime"])
         text += self._handler(section, "base-prestart", runc, base["prestart"])
         text += self._handler(section, "dropped", runc, base["createRuntime"], drops=True)
@@ -262,11 +262,11 @@ address = "{self.socket}.ttrpc"
         return str(path)
 
     def _base_spec(self, stage: str) -> Path:
-        """What `ctr oci spec` prints, and the hooks."""
+        """What `ctr oci spec` prints, and the hooks; none without a stage."""
         spec = json.loads(self._run("ctr", "oci", "spec"))
         path = self.directory / f"base-{stage}.json"
         spec["mounts"] += self.mounts
-        path.write_text(json.dumps({**spec, "hooks": hooks(self.node, stage)}))
+        path.write_text(json.dumps({**spec, "hooks": hooks(self.node, stage)} if stage else spec))
         return path
 
     def _handler(self, section: str, name: str, binary: str, base: str = "", drops: bool = False) -> str:

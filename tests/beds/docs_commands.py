@@ -14,18 +14,23 @@ from checkout import CHECKOUT
 
 #: The pages that are typed on one machine, in the order in which a reader comes to them.
 PAGES = (
-    "README.md", "docs/start-without-kubernetes.md", "docs/start-kubernetes.md", "docs/runtimes.md",
+    "README.md", "docs/start-without-kubernetes.md", "docs/start-kubernetes-packages.md", "docs/runtimes.md",
     "docs/requests.md", "docs/commands.md", "docs/configuration.md", "docs/dialects.md", "docs/kubernetes.md",
-    "docs/card-health.md", "docs/cgroups.md", "docs/troubleshooting.md", "docs/packages.md",
+    "docs/coexistence.md", "docs/card-health.md", "docs/cgroups.md", "docs/troubleshooting.md", "docs/packages.md",
 )  # fmt: skip
 #: (page, the beginning of a block) -> why no test types the block on that machine.
 NOT_TYPED = {
     ("README.md", "make demo"): "the demonstration and all tests run by themselves",
     ("docs/benchmarks.md", "make bench"): "takes minutes; tests/component/bench runs its parts",
-    ("docs/start-kubernetes.md", "kubectl"): "needs a cluster: test_plugin_cluster types it in one",
-    ("docs/start-kubernetes.md", "vgpuctl status\nvgpuctl set"): "needs that pod: test_plugin_cluster types it",
+    ("docs/start-kubernetes.md", ""): "needs a cluster: test_plugin_cluster_node types the page in one",
+    ("docs/start-kubernetes-packages.md", "kubectl"): "needs a cluster: test_plugin_cluster types it in one",
+    (
+        "docs/start-kubernetes-packages.md",
+        "vgpuctl status\nvgpuctl set",
+    ): "needs that pod: test_plugin_cluster types it",
+    ("docs/chart.md", ""): "needs a cluster: test_chart_cluster types the page in one",
     ("docs/kubernetes.md", "curl"): "needs systemd: test_plugin_unit types it there",
-    ("docs/kubernetes.md", "kubectl apply"): "needs a cluster; test_manifests builds the folder by kubectl",
+    ("docs/kubernetes.md", "kubectl apply"): "needs a cluster; test_chart builds the folder by kubectl",
     ("docs/cgroups.md", "systemctl show"): "needs a container below systemd: test_cgroup_matrix types it there",
     ("docs/packages.md", "ctr -n k8s.io images"): "needs three images, half a minute each, and a registry; "
     "test_images builds them and loads them into podman",

@@ -19,7 +19,10 @@ from checkout import CHECKOUT
 
 VERSION = "0.1.0"
 #: image -> its name
-NAMES = {"plugin": "vgpu-device-plugin", "exporter": "vgpu-exporter", "extender": "vgpu-scheduler-extender"}
+NAMES = {
+    "plugin": "vgpu-device-plugin", "node": "vgpu-node", "exporter": "vgpu-exporter",
+    "extender": "vgpu-scheduler-extender",
+}  # fmt: skip
 
 
 def build(directory: Path, *images: str) -> dict[str, Path]:

@@ -64,6 +64,12 @@ class Node:
     def write_settings(self) -> None:
         records.write(str(self.config), self.settings.record(), 0o644)
 
+    def compiled_by_a_newer_version(self) -> str:
+        """Write the settings as vgpu 9.0 would, with one that this version does not know. Returns the warning."""
+        values = {**self.settings._values, "future.setting": 1}
+        records.write(str(self.config), {**self.settings.record(), "compiled_by": "9.0", "settings": values}, 0o644)
+        return f"{self.config}: settings of vgpu 9.0, which this version ignores: future.setting"
+
     def change_settings(self, **values: object) -> None:
         """Write settings of which some differ from now on."""
         self.settings._values.update(values)

@@ -23,7 +23,10 @@ PACKAGES = (
     "pydantic", "pydantic_core", "referencing", "requests", "requests_oauthlib", "rpds", "six", "tabulate",
     "typing_extensions", "typing_inspection", "urllib3", "websocket", "yaml",
 )  # fmt: skip
-PROGRAMS = {"vgpu-device-plugin": "vgpu.plugin.command:main", "vgpuctl": "vgpu.node.ctl.main:main"}
+PROGRAMS = {
+    "vgpu-device-plugin": "vgpu.plugin.command:main", "vgpuctl": "vgpu.node.ctl.main:main",
+    "vgpu-release": "vgpu.plugin.release.command:main",
+}  # fmt: skip
 PREFIX = "opt/vgpu"
 
 
@@ -35,13 +38,11 @@ def make(base: Path, tree: Path) -> Path:
     shutil.copy2(PYTHON, tree / "usr/bin/python3")
     target = tree / PREFIX
     for name in PACKAGES:
-        _package(name, target, left_out)
+        package(name, target, left_out)
     for part in ("config", "hook", "plugin"):
         shutil.copytree(CHECKOUT / part / "vgpu", target / "vgpu", ignore=left_out, dirs_exist_ok=True)
-    installed = Path(str(importlib.metadata.distribution("vgpu").locate_file("")))
-    for metadata in installed.glob("vgpu-*.dist-info"):  # vgpuctl finds its verbs by it
-        shutil.copytree(metadata, target / metadata.name)
-    _libraries(tree)
+    metadata(target)
+    libraries(tree)
     for name, entry in PROGRAMS.items():
         module, _, function = entry.partition(":")
         script = (
@@ -52,7 +53,14 @@ def make(base: Path, tree: Path) -> Path:
     return tree
 
 
-def _package(name: str, target: Path, left_out: object) -> None:
+def metadata(target: Path) -> None:
+    """Copy vgpu's own metadata, by which vgpuctl finds its verbs."""
+    installed = Path(str(importlib.metadata.distribution("vgpu").locate_file("")))
+    for directory in installed.glob("vgpu-*.dist-info"):
+        shutil.copytree(directory, target / directory.name)
+
+
+def package(name: str, target: Path, left_out: object) -> None:
     """Copy a package or module of the tests' environment. A package that is missing there is not needed."""
     spec = importlib.util.find_spec(name)
     for place in (spec.submodule_search_locations or []) if spec else []:
@@ -61,7 +69,7 @@ def _package(name: str, target: Path, left_out: object) -> None:
         shutil.copy2(spec.origin, target / f"{name}.py")
 
 
-def _libraries(tree: Path) -> None:
+def libraries(tree: Path) -> None:
     """Copy the libraries that the interpreter and all extension modules are linked with."""
     modules = [str(path) for path in tree.rglob("*.so")]
     done = subprocess.run(["ldd", str(PYTHON), *modules], capture_output=True, text=True, check=True)
@@ -69,5 +77,6 @@ def _libraries(tree: Path) -> None:
         _, arrow, rest = line.partition(" => ")
         path = Path(rest.split(" ")[0]) if arrow else Path()
         copy = tree / "usr/lib" / trees.MULTIARCH / path.name
+        copy.parent.mkdir(parents=True, exist_ok=True)
         if path.is_absolute() and not copy.exists():
             shutil.copy2(path, copy)

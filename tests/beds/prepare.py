@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import fresh_machine
+import helm
 import kubernetes_programs
 import roots
 import suites
@@ -32,6 +33,8 @@ def todo(long: bool) -> dict[str, str]:
         for package in packages:
             if not suites.path(suite, package).exists():
                 missing[f"fetching {package} of Debian {suite}"] = f"suites.unpack({suite!r}, {package!r})"
+    if not helm.path().exists():
+        missing["fetching Helm (40 MB)"] = "helm.program()"
     names = [*kubernetes_programs.SERVERS, "kubelet"]
     if long and not all(kubernetes_programs.path(name).exists() for name in names):
         missing["compiling Kubernetes' own programs (minutes)"] = f"kubernetes_programs.build(*{names!r})"

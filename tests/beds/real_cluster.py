@@ -134,7 +134,7 @@ class Cluster:
         return json.loads(text) if text.startswith("{") else {}  # type: ignore[no-any-return]
 
     def apply(self, *objects: Object) -> None:
-        self.kubectl("apply", "-f", "-", given="\n---\n".join(map(json.dumps, objects)))
+        self.kubectl("apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
     def annotations(self, kind: str, name: str) -> dict[str, str]:
         return self.find(kind, name).get("metadata", {}).get("annotations", {})  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ The root file systems are on a tmpfs: the journal of a disk that others share is
 apart in hook.one_card_disk. The hook's records and runc's state are on the tmpfs too, as in /run on a node.
 
 The checkout's hook runs from its sources. hook.one_card_bytecode is the same hook from one file of byte code, as the
-package installs it.
+package installs it. hook.one_card_release is that hook in a release, which carries the same Python as the host has.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from pathlib import Path
 from statistics import median
 
 import bundles
+import host_view
 import nodes
+import plugin_image
 import trees
 from checkout import BUILD, CHECKOUT
 from results import BenchError, Result
@@ -126,12 +128,14 @@ def results(costs: dict[str, list[float]]) -> list[Result]:
         return [item * 1000 for item in seconds]
 
     shim = [cost / plain for cost, plain in zip(costs["shim_state"], costs["state"])]
+    carried = [cost / own for cost, own in zip(added("one_card_release"), added("one_card_bytecode"))]
     saved = [sources - file for sources, file in zip(costs["one_card"], costs["one_card_bytecode"])]
     over = "cost over bare runc create / that of a python3 -I -S hook importing json, os, ctypes"
     return [
         Result.of("hook.no_allocation", "ratio", 0.3, ratio("no_allocation"), f"{over}: no vgpu marker"),
         Result.of("hook.one_card", "ratio", 1.5, ratio("one_card"), f"{over}: share of one card, {FILES} files"),
         Result.of("hook.one_card_bytecode", "ratio", None, ratio("one_card_bytecode"), f"{over}: one_card, one file"),
+        Result.of("hook.one_card_release", "ratio", 1.1, carried, "one_card of a release / one_card_bytecode"),
         Result.of("hook.one_card_disk", "ratio", None, ratio("one_card_disk", "bare_disk"), f"{over}: root on disk"),
         Result.of("hook.eight_cards", "ratio", None, ratio("eight_cards"), f"{over}: eight whole cards"),
         Result.of("hook.shim_passthrough", "ratio", None, shim, "vgpu-runtime state / runc state"),
@@ -179,6 +183,16 @@ class Stage:
         made.hook = build / "bin/vgpu-hook"
         return made
 
+    def with_release(self, node: nodes.SimulatedNode) -> nodes.SimulatedNode:
+        """`node` with the gate of a release, whose library is compiled as in the image vgpu-node."""
+        release = host_view.release_of_this_machine(self.disk / "release")
+        library = release / plugin_image.LIBRARY.relative_to("/")
+        compiler = [plugin_image.PYTHON, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", library]
+        subprocess.run(compiler, check=True)
+        made = copy.copy(node)
+        made.hook = release / "usr/bin/vgpu-hook"
+        return made
+
     def variants(self) -> dict[str, bundles.Bundle]:
         """The bundles to create, by name."""
         one, eight = self.node("one", "t4x1"), self.node("eight", "h100x8")
@@ -192,6 +206,7 @@ class Stage:
             "no_allocation": self.bundle("no_allocation").hooks(one),
             "one_card": self.bundle("one_card", share).hooks(one),
             "one_card_bytecode": self.bundle("one_card_bytecode", share).hooks(self.with_byte_code(one)),
+            "one_card_release": self.bundle("one_card_release", share).hooks(self.with_release(one)),
             "one_card_disk": self.bundle("one_card_disk", share, self.disk).hooks(one),
             "bare_disk": self.bundle("bare_disk", None, self.disk),
             "eight_cards": self.bundle("eight_cards", {"vgpu.io/cores": "800"}).hooks(eight),

@@ -11,6 +11,7 @@ import bisect
 import copy
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ TOKEN = "a-token"
 class FakeApiServer:
     """`requests` are (method, path and query) in order; `pods` and `nodes` are by name (pods: namespace/name)."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.pods: dict[str, Object] = {}
         self.nodes: dict[str, Object] = {}
         self.objects: dict[str, Object] = {}  #: leases and ConfigMaps by path
@@ -48,6 +49,8 @@ class FakeApiServer:
         self._watches: set[socket.socket] = set()
         self._server = _Server(("127.0.0.1", port), _Handler)
         self._server.api = self
+        if tls:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
         self.port = int(self._server.server_address[1])
@@ -87,6 +90,16 @@ class FakeApiServer:
         with self._change:
             self.nodes[name]["metadata"]["annotations"].update(annotations)
             self._record("MODIFIED", self.nodes[name])
+
+    def label_node(self, name: str, **labels: str | None) -> None:
+        """Set labels, or remove those that are None."""
+        with self._change:
+            merge(self.nodes[name]["metadata"], {"labels": labels})
+            self._record("MODIFIED", self.nodes[name])
+
+    def labels(self, node: str) -> dict[str, str]:
+        with self._change:
+            return dict(self.nodes[node]["metadata"].get("labels", {}))
 
     def remove_node(self, name: str) -> None:
         with self._change:

@@ -287,6 +287,37 @@ def test_inventory_follows_the_driver(site: Site) -> None:
     assert site.daemon.health()["inventory"]["state"] == "failed"
 
 
+#: Runs "$@" in a mount namespace of its own whose /run is empty but for a place for a driver container.
+OWN_RUN = 'mount -t tmpfs run /run && mkdir -p /run/nvidia/driver && exec "$@"'
+
+
+def test_the_driver_of_a_container_is_found_when_it_comes_and_missed_when_it_goes(tmp_path: Path) -> None:
+    own = {"driver.root": "auto", "driver.dev_root": ""}
+    node = nodes.SimulatedNode(tmp_path / "node", "t4x1", **own)
+    daemon = daemons.Daemon(node)
+    daemon.start("unshare", "-m", "--propagation", "private", "sh", "-c", OWN_RUN, "sh")
+
+    def mount(*command: str) -> None:
+        subprocess.run(["nsenter", "-t", str(daemon.pid), "-m", *command, "/run/nvidia/driver"], check=True)
+
+    def error() -> str:
+        return str(daemon.health().get("inventory", {}).get("error", ""))
+
+    try:
+        wait_for(lambda: "below /" in error(), what=daemon.text)
+        mount("mount", "--bind", str(node.driver))
+        daemon.ready()
+        record = records.read(paths.inventory(node.settings.run_dir))
+        assert {str(item["path"]).startswith("/run/nvidia/driver/") for item in record["libraries"]} == {True}
+        assert {str(item["path"]).startswith("/run/nvidia/driver/dev/") for item in record["devices"]} == {True}
+        mount("umount")
+        wait_for(lambda: "below /" in error(), what=daemon.text)
+        mount("mount", "--bind", str(node.driver))
+        wait_for(lambda: error() == "", what=daemon.text)
+    finally:
+        daemon.stop()
+
+
 # Processes
 
 

@@ -1,17 +1,14 @@
 """The pod of packaging/kubernetes/unit under a real systemd: it enables the shipped unit and gives it an account.
 
-The unit runs a program that only sleeps. The test looks at what a plugin in its place would find. kubectl 1.32 and 1.36
-build the manifests' folders.
+The unit runs a program that only sleeps. The test looks at what a plugin in its place would find.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import cluster_site
 import pytest
 import systemd_bed
 import yaml
@@ -20,12 +17,7 @@ from systemd_bed import Bed
 
 pytestmark = pytest.mark.root
 
-MANIFESTS = CHECKOUT / "packaging/kubernetes"
-ROLES = {"ServiceAccount": 1, "ClusterRole": 3, "ClusterRoleBinding": 3}
-EXTENDER = {
-    "ServiceAccount": 1, "ClusterRole": 1, "ClusterRoleBinding": 1, "Role": 1, "RoleBinding": 1, "Deployment": 1,
-    "Service": 1,
-}  # fmt: skip
+OBJECTS = CHECKOUT / "packaging/kubernetes/unit/objects.yaml"
 UNIT = "vgpu-device-plugin.service"
 ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"
 SLEEPS = "[Service]\nType=exec\nWatchdogSec=0\nExecStart=\nExecStart=/bin/sleep infinity\n"
@@ -45,7 +37,7 @@ def bed() -> Iterator[Bed]:
 
 
 def run_pod(bed: Bed) -> str:
-    pod = yaml.safe_load((MANIFESTS / "unit/daemonset.yaml").read_text())
+    (pod,) = (one for one in yaml.safe_load_all(OBJECTS.read_text()) if one["kind"] == "DaemonSet")
     (container,) = pod["spec"]["template"]["spec"]["containers"]
     script = POD.format(account=ACCOUNT) + container["args"][0]
     return bed.call("env", *ENVIRONMENT, "unshare", "-m", *container["command"], script, check=False)
@@ -65,31 +57,3 @@ def test_the_pod_enables_the_unit_and_gives_it_an_account(bed: Bed) -> None:
     assert set(ENVIRONMENT) <= set(bed.call("cat", f"/proc/{pid}/environ").split("\0"))
     assert f"{UNIT} is enabled" in run_pod(bed)
     assert bed.call("systemctl", "show", "-P", "MainPID", UNIT).strip() == pid, "nothing has changed"
-
-
-#: folder -> the kinds of its objects, and the image of its pods
-FOLDERS: dict[str, tuple[dict[str, int], str]] = {
-    ".": ({**ROLES, "ConfigMap": 1, "DaemonSet": 1}, "vgpu-device-plugin"),
-    "daemonset": ({**ROLES, "ConfigMap": 1, "DaemonSet": 1}, "vgpu-device-plugin"),
-    "unprivileged": ({**ROLES, "ConfigMap": 1, "DaemonSet": 1}, "vgpu-device-plugin"),
-    "unit": ({**ROLES, "DaemonSet": 1}, "busybox"),
-    "exporter": ({"DaemonSet": 1}, "vgpu-exporter"),
-    "scheduler": (EXTENDER, "vgpu-scheduler-extender"),
-}
-
-
-@pytest.mark.parametrize("suite", ["trixie", pytest.param("sid", marks=pytest.mark.long)])
-def test_kubectl_builds_every_folder(suite: str) -> None:
-    (component,) = yaml.safe_load_all((MANIFESTS / "images/kustomization.yaml").read_text())
-    tags = {image["name"]: f"{image['newName']}:{image['newTag']}" for image in component["images"]}
-    assert {path.parent.name for path in MANIFESTS.glob("*/kustomization.yaml")} == {*FOLDERS} - {"."} | {"images"}
-    for folder, (kinds, image) in FOLDERS.items():
-        documents = list(yaml.safe_load_all(cluster_site.built(MANIFESTS / folder, suite)))
-        assert Counter(document["kind"] for document in documents) == kinds
-        (pods,) = [document for document in documents if document["kind"] in ("DaemonSet", "Deployment")]
-        spec = pods["spec"]["template"]["spec"]
-        used = {one["image"] for one in (*spec.get("initContainers", ()), *spec["containers"])}
-        assert used == {tags[image]}
-        (container,) = spec["containers"]
-        privileged = container["securityContext"].get("privileged", False)
-        assert privileged is (folder in (".", "daemonset", "unit"))

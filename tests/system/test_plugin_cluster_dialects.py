@@ -61,7 +61,7 @@ WAYS = {
         }, (1024, 30), {"tencent.com/gpu-assigned": "true"},
     ),
     "fork": Way(
-        {**FORK, "kubernetes.register": ["nvidia"]}, {FORK_CORE: 200, FORK_MEMORY: 81920},
+        {**FORK, "kubernetes.register": ["nvidia"]}, {FORK_CORE: 200, FORK_MEMORY: 80768},
         {FORK_CORE: 30, FORK_MEMORY: 2048},
         {
             "nvidia.com/predicate-node": "{node}", "nvidia.com/predicate-gpu-idx-0": "1",

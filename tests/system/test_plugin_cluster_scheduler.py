@@ -30,7 +30,8 @@ from vgpu.config.dialects import placements
 
 pytestmark = [pytest.mark.root, pytest.mark.long]
 
-MANIFESTS = CHECKOUT / "packaging/kubernetes/scheduler"
+KUBERNETES = CHECKOUT / "packaging/kubernetes"
+CONFIGURATION = KUBERNETES / "chart/files/scheduler/default-scheduler-v1beta1.yaml"
 ACCOUNT = "vgpu-scheduler-extender"
 LEASE = f"lease/{ACCOUNT}"
 ADDRESS = "127.0.0.1:3456"
@@ -50,7 +51,8 @@ class Extender:
         command = [
             sys.executable, "-m", "vgpu.plugin.scheduler.command", f"--address={ADDRESS}",
             f"--kubeconfig={self.site.cluster.directory}/{ACCOUNT}.kubeconfig",
-            "--client-names=system:kube-scheduler", *self.certificates.options(), *options,
+            f"--lease={NAMESPACE}/{ACCOUNT}", "--client-names=system:kube-scheduler",
+            *self.certificates.options(), *options,
         ]  # fmt: skip
         self.server = Server(self.site.place, self.log, command).start()
         return self
@@ -73,6 +75,12 @@ class Extender:
         given = "" if body is None else json.dumps(body)
         return subprocess.run(command, input=given, capture_output=True, text=True, check=False).stdout
 
+    def alive(self) -> bool:
+        return self.server is not None and self.server.alive
+
+    def text(self) -> str:
+        return self.server.text() if self.server is not None else ""
+
     def end(self, number: int = signal.SIGKILL) -> None:
         if self.server is not None and self.server.process is not None:
             if self.alive():
@@ -85,10 +93,11 @@ class Extender:
 def extender(cluster: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Extender]:
     """The extender, its rights, and kube-scheduler's configuration with it."""
     certificates = Certificates(tmp_path_factory.mktemp("pki"))
-    cluster.cluster.kubectl("apply", "-f", str(MANIFESTS / "rbac.yaml"))
+    shipped_objects = documents(KUBERNETES / "scheduler/objects.yaml")
+    cluster.cluster.apply(*(one for one in shipped_objects if one["kind"] != "Deployment"))
     cluster.cluster.account(ACCOUNT, NAMESPACE)
     made = Extender(cluster, certificates)
-    (shipped,) = yaml.safe_load((MANIFESTS / "configuration/default-scheduler-v1beta1.yaml").read_text())["extenders"]
+    (shipped,) = yaml.safe_load(CONFIGURATION.read_text())["extenders"]
     certificate, key = certificates.client
     files = {"certFile": str(certificate), "keyFile": str(key), "caFile": str(certificates.authority)}
     with_bind = {**shipped, "urlPrefix": f"https://{ADDRESS}/scheduler", "tlsConfig": files}

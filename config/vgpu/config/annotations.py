@@ -1,8 +1,9 @@
-"""The names of all annotations that vgpu reads, and the nearest of them to a misspelled one.
+"""The names of all annotations that vgpu reads, the nearest of them to a misspelled one, and vgpu's labels of a node.
 
 Belongs here: which names exist, and the distance between two words. Not here: the meaning of an annotation, which is in
-vgpu.config.request, grants and dialects. Every `vgpu.io/` name is vgpu's own, so an unknown one is a mistake. Other
-projects own the other prefixes: there, only a name that is nearly one of those that vgpu reads counts as a mistake.
+vgpu.config.request, grants and dialects, and the values of labels (vgpu.plugin.apiserver.node_labels). Every `vgpu.io/`
+name is vgpu's own, so an unknown one is a mistake. Other projects own the other prefixes: there, only a name that is
+nearly one of those that vgpu reads counts as a mistake.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ WRITTEN = (
     *grants.ANNOTATIONS.values(), "vgpu.io/placement", "vgpu.io/placement-node", "vgpu.io/assigned",
     "vgpu.io/node-cards", "vgpu.io/node-holdings",
 )  # fmt: skip
+#: Labels that the device plugin keeps on the node.
+READY, MODEL, MEMORY, DRIVER = NODE_LABELS = ("vgpu.io/ready", "vgpu.io/model", "vgpu.io/memory", "vgpu.io/driver")
 PEERS = (
     *request.CORE_LIMITS[1:], *request.PRIORITIES[1:], *request.POLICIES[1:],
     *(prefix + name for prefix in request.WISH_PREFIXES[1:] for name in request.WISHES),

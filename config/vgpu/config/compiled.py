@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 
 from vgpu.config import records, settings
-from vgpu.config.compiler import Compiled, ConfigErrors, compile_source
+from vgpu.config.compiler import Compiled, ConfigErrors, Labels, Newer, compile_source, unknown_labels
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import DEFAULTS, Settings
 
@@ -26,38 +26,87 @@ class Applied:
     written: bool
 
 
-def apply(source: str, compiled_path: str, node: str, dry_run: bool = False) -> Applied:
+def compile_file(source: str, compiled_path: str, node: str, labels: Labels | None = None) -> Compiled:
+    """What `source` gives `node`, beside the settings in force at `compiled_path`.
+
+    Without `labels` the node has the recorded ones. Settings that a newer version of vgpu had in force are ignored in
+    `source`, as after a way back to this one.
+    """
+    newer = _newer(_record(compiled_path))
+    return compile_source(os.path.abspath(source), node, labels or recorded_labels(compiled_path), newer)
+
+
+def recorded_labels(compiled_path: str) -> Labels:
+    """Those of the node's labels that chose the profile of the settings in force. Others are not known."""
+    found = _record(compiled_path).get("labels")
+    if not isinstance(found, dict):
+        return unknown_labels
+    recorded = {key: value for key, value in found.items() if isinstance(value, str)}
+    return lambda names: recorded if found.keys() >= set(names) else unknown_labels(names)
+
+
+def apply(source: str, compiled_path: str, node: str, dry_run: bool = False, labels: Labels | None = None) -> Applied:
     """Compile `source` for `node` and write the result to `compiled_path`. On an error the file stays as it is."""
     try:
-        compiled = compile_source(os.path.abspath(source), node)
+        compiled = compile_file(source, compiled_path, node, labels)
     except VgpuError as error:
         raise ConfigErrors([*str(error).splitlines(), _kept(compiled_path)]) from error
-    record = compiled.settings.record()
-    before, raw = _in_force(compiled_path)
+    raw = _record(compiled_path)
+    before = _in_force(raw, compiled_path)
     changed = [
         (name, before[name] if before else None, compiled.settings[name])
         for name in DEFAULTS
         if not before or before[name] != compiled.settings[name]
     ]
+    record = _compiled_record(compiled, _newer(raw))
     written = raw != record and not dry_run
     if written:
         _write(compiled_path, record)
     return Applied(compiled, changed, written)
 
 
+def _compiled_record(compiled: Compiled, newer: Newer) -> dict[str, object]:
+    """The record of `compiled`. It keeps what the `newer` version knew: this version's next apply needs it, too."""
+    record = {**compiled.settings.record(), "compiled_by": settings.RELEASE}
+    if compiled.labels:
+        record.update(profile=compiled.profile, labels=compiled.labels)
+    if newer.names:
+        record["newer"] = {"version": newer.version, "settings": sorted(newer.names)}
+    return record
+
+
+def _newer(record: dict[str, object]) -> Newer:
+    """The settings of a newer version, if one compiled `record`, or a record that `record` has replaced."""
+    version = settings.newer_compiler(record)
+    names: object = record.get("settings")
+    kept = record.get("newer")
+    if not version and isinstance(kept, dict):
+        version, names = str(kept.get("version")), kept.get("settings")
+    if not version or not isinstance(names, (dict, list)):
+        return Newer()
+    return Newer(version, frozenset(name for name in names if isinstance(name, str) and name not in DEFAULTS))
+
+
 def is_in_force(wanted: Settings, path: str) -> bool:
     """Whether a hook that reads `path` uses the values of `wanted`."""
-    found = _in_force(path)[0]
+    found = _in_force(_record(path), path)
     return found is not None and all(found[name] == wanted[name] for name in DEFAULTS)
 
 
-def _in_force(path: str) -> tuple[Settings | None, object]:
-    """(settings, their record) at `path`; (None, None) when the file is missing or damaged."""
+def _record(path: str) -> dict[str, object]:
+    """The record at `path`; {} when the file is missing or damaged."""
     try:
-        record = records.read(path)
-        return settings.from_record(record, path), record
+        return records.read(path)
     except (VgpuError, FileNotFoundError):
-        return None, None
+        return {}
+
+
+def _in_force(record: dict[str, object], path: str) -> Settings | None:
+    """The settings in `record`; None when there are none, or they are damaged."""
+    try:
+        return settings.from_record(record, path)
+    except VgpuError:
+        return None
 
 
 def _kept(path: str) -> str:

@@ -20,7 +20,7 @@ import yaml
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
 from vgpu.config.request import parse_size
-from vgpu.config.settings import DEFAULTS, Settings
+from vgpu.config.settings import AUTO, DEFAULTS, Settings
 
 MAX_SOURCE = 1 << 20
 MAX_VALUES = 20_000
@@ -33,6 +33,8 @@ for _name in DEFAULTS:
     SECTIONS.setdefault(_name.partition(".")[0], []).append(_name.partition(".")[2])
 
 Path = tuple[str, ...]  #: the path of a value: keys, and list indexes as `[0]`
+#: Names of labels -> those of them, or more, that the node has; VgpuError if that is not known.
+Labels = Callable[[list[str]], dict[str, str]]
 
 
 class ConfigErrors(VgpuError):
@@ -50,7 +52,7 @@ class ConfigErrors(VgpuError):
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a value: `kind` is default, file or node; `line` is the file's line, 0 for a default."""
+    """The origin of a value: `kind` is default, file, profile or node; `line` is the file's line, 0 for a default."""
 
     kind: str
     line: int = 0
@@ -58,11 +60,31 @@ class Origin:
 
 @dataclass(frozen=True)
 class Compiled:
-    """Settings, the origin of each, and notes for the admin about what is no error."""
+    """Settings, the origin of each, and notes for the admin about what is no error.
+
+    `profile` is the name of the profile that applies, or "". `labels` has the node's labels that profiles select by,
+    None for one that the node does not have.
+    """
 
     settings: Settings
     origins: dict[str, Origin]
     notes: list[str]
+    profile: str = ""
+    labels: dict[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Newer:
+    """The settings that vgpu `version`, a newer one, knows and this one does not, by their dotted names."""
+
+    version: str = ""
+    names: frozenset[str] = frozenset()
+
+    def knows(self, at: Path, key: str) -> bool:
+        """Whether `key` below `at` is such a setting, or a section of such settings only."""
+        if at and at[-1] in SECTIONS:
+            return f"{at[-1]}.{key}" in self.names
+        return key not in SECTIONS and any(name.startswith(key + ".") for name in self.names)
 
 
 @dataclass
@@ -73,12 +95,14 @@ class Source:
     lines: dict[Path, int] = field(default_factory=dict)
     errors: list[tuple[int, str]] = field(default_factory=list)
     reported: set[Path] = field(default_factory=set)
+    newer: Newer = Newer()
+    ignored: list[str] = field(default_factory=list)  # the keys that only the newer version knows
 
     def wrong(self, at: Path, line: int, expected: str, found: object, do: str) -> None:
         if at and at in self.reported:
             return  # a value gets one error
         self.reported.add(at)
-        key = "".join(part if part.startswith("[") else f".{part}" for part in at).lstrip(".")
+        key = _key(at)
         what = f"{self.path}:{line}" + (f": {key}" if key else "")
         self.errors.append((line, str(VgpuError(what, expected=expected, found=_found(found), do=do))))
 
@@ -88,24 +112,52 @@ class Source:
             raise ConfigErrors([text for _, text in sorted(dict.fromkeys(self.errors))])
 
 
-def compile_source(path: str, node: str) -> Compiled:
+def _key(at: Path) -> str:
+    """`a.b[0]` of ("a", "b", "[0]")."""
+    return "".join(part if part.startswith("[") else f".{part}" for part in at).lstrip(".")
+
+
+def no_labels(names: list[str]) -> dict[str, str]:
+    """A node without labels, for checks in which no profile has to apply."""
+    del names
+    return {}
+
+
+def unknown_labels(names: list[str]) -> dict[str, str]:
+    """VgpuError: nobody has said which labels the node has."""
+    del names
+    do = "name them with --label NAME=VALUE, or with --labels-from-api in a pod"
+    raise VgpuError("profiles", expected="the node's labels, by which profiles are chosen", found="none", do=do)
+
+
+def compile_source(path: str, node: str, labels: Labels = unknown_labels, newer: Newer | None = None) -> Compiled:
     """The settings that the file at `path` gives `node`; the defaults when there is no file.
 
-    ConfigErrors (a VgpuError) has a line for each error.
+    `labels` is called only if the file has profiles. Keys that `newer` knows are ignored, with a note. ConfigErrors (a
+    VgpuError) has a line for each error.
     """
     data = _read(path)
     if data is None:
         origins = {name: Origin("default") for name in DEFAULTS}
         note = f"{path}: no such file; the defaults are used"
         return Compiled(Settings(node=node, source=path), origins, [note])
-    source = Source(path)
+    source = Source(path, newer=newer or Newer())
     value = _parse(source, data)
     _check_schema(source, value)
     source.finish()
+    profiles = _profiles(source, value)
     layers = _layers(source, value)
     _check_together(source, layers)
     source.finish()
-    return _merge(source, layers, node)
+    selecting = list(dict.fromkeys(key for profile in profiles for key in profile.selector))
+    found = labels(selecting) if profiles else {}
+    own = next((profile for profile in profiles if profile.matches(found)), None)
+    chosen = [layer for layer in layers if _applies(layer[0], own, node)]
+    _check_chosen(source, chosen)
+    source.finish()
+    notes = [*_choice(source, profiles, found, node), *_without_node(source, layers, node), *_ignored(source)]
+    named = {key: found.get(key) for key in selecting}
+    return Compiled(*_merge(source, chosen, node, own), notes, own.name if own else "", named)
 
 
 def _read(path: str) -> bytes | None:
@@ -313,7 +365,9 @@ def _example(at: Path, schema: dict[str, str]) -> str:
 def _unknown(source: Source, at: Path, error: Any) -> None:
     known = sorted(error.schema["properties"])
     for key in error.instance:
-        if key not in known:
+        if key not in known and source.newer.knows(at, key):
+            source.ignored.append(_key((*at, key)))
+        elif key not in known:
             line = source.lines.get((*at, key), 1)
             source.wrong((*at, key), line, "one of the keys " + ", ".join(known), key, _suggestion(key, known))
 
@@ -340,15 +394,65 @@ def _found(value: object) -> str:
     return str(value) or '""'
 
 
-Layer = tuple[Path, dict[str, object]]  #: (() or ("nodes", name), values by their dotted names)
+#: (() or ("profiles", "[0]") or ("nodes", name), values by their dotted names)
+Layer = tuple[Path, dict[str, object]]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """An entry of `profiles`: it is for nodes that have one of the values of each label in `selector`."""
+
+    at: Path
+    line: int
+    name: str
+    selector: dict[str, list[str]]
+
+    def matches(self, labels: dict[str, str]) -> bool:
+        return all(labels.get(key) in values for key, values in self.selector.items())
+
+
+def _profiles(source: Source, value: Any) -> list[Profile]:
+    found: list[Profile] = []
+    for index, item in enumerate((value or {}).get("profiles") or []):
+        at, name = ("profiles", f"[{index}]"), item["name"]
+        where = (*at, "name")
+        line = source.lines[where]
+        first = next((profile for profile in found if profile.name == name), None)
+        if first:
+            do = f"line {first.line} has the first; rename one"
+            source.wrong(where, line, "a name of its own for each profile", name, do)
+        selector = {key: [of] if isinstance(of, str) else of for key, of in item["node_labels"].items()}
+        found.append(Profile(at, line, name, selector))
+    return found
+
+
+def _choice(source: Source, profiles: list[Profile], labels: dict[str, str], node: str) -> list[str]:
+    """The note about the profile that applies: the first that matches."""
+    if not profiles:
+        return []
+    matching = [profile for profile in profiles if profile.matches(labels)]
+    if not matching:
+        names = ", ".join(profile.name for profile in profiles[:5])
+        return [f"{source.path}: profiles: none of {names} matches this node, {node}"]
+    own, later = matching[0], ", ".join(profile.name for profile in matching[1:])
+    note = f"{source.path}:{own.line}: profile {own.name} applies to this node, {node}"
+    return [note + (f"; it comes before {later}, which match too" if later else "")]
+
+
+def _applies(at: Path, own: Profile | None, node: str) -> bool:
+    """Whether the layer at `at` is the top level's, the node's or that of its profile."""
+    return not at or (own is not None and at == own.at) or (at[0] == "nodes" and at[1].lower() == node.lower())
 
 
 def _layers(source: Source, value: Any) -> list[Layer]:
-    """The top level and each node's overrides, as settings hold them."""
+    """The top level, the profiles and each node's overrides, as settings hold them, in the order of precedence."""
     value = value or {}
     nodes = value.get("nodes") or {}
     _check_nodes(source, nodes)
-    parts = [((), value), *((("nodes", name), sections or {}) for name, sections in nodes.items())]
+    profiles = enumerate(value.get("profiles") or [])
+    parts: list[tuple[Path, dict[str, Any]]] = [((), value)]
+    parts += [(("profiles", f"[{index}]"), sections) for index, sections in profiles]
+    parts += [(("nodes", name), sections or {}) for name, sections in nodes.items()]
     return [(at, _flat(source, at, sections)) for at, sections in parts]
 
 
@@ -368,6 +472,8 @@ def _flat(source: Source, at: Path, sections: dict[str, Any]) -> dict[str, objec
     for section, keys in sections.items():
         for key, value in (keys or {}).items() if section in SECTIONS else ():
             name, where = f"{section}.{key}", (*at, section, key)
+            if name not in DEFAULTS:  # a newer version's
+                continue
             try:
                 values[name] = _NORMAL.get(name, _plain)(name, value)
             except VgpuError as error:
@@ -383,6 +489,10 @@ def _plain(name: str, value: Any) -> object:
 def _path(name: str, value: Any) -> object:
     """An absolute path without empty parts and without a trailing slash; "" stays."""
     return "/" + "/".join(part for part in value.split("/") if part) if value else value
+
+
+def _root(name: str, value: Any) -> object:
+    return value if value == AUTO else _path(name, value)
 
 
 def _paths(name: str, value: Any) -> object:
@@ -425,7 +535,7 @@ _NORMAL: dict[str, Callable[[str, Any], object]] = {
     "paths.state": _path,
     "paths.run": _path,
     "paths.libvcuda": _path,
-    "driver.root": _path,
+    "driver.root": _root,
     "driver.dev_root": _path,
     "driver.proc_root": _path,
     "driver.library_dirs": _paths,
@@ -449,18 +559,30 @@ _DIFFERENT = (
 
 
 def _check_together(source: Source, layers: list[Layer]) -> None:
-    """Refuse values that contradict each other, at the top level and for every node."""
+    """Refuse values that contradict each other, at the top level and for every profile and node."""
     for at, values in layers:
-        merged = {**DEFAULTS, **layers[0][1], **values}
-        for one, other in _DIFFERENT:
-            mine = next((name for name in (other, one) if name in values), None)
-            if merged[one] == merged[other] and mine:
-                where = (*at, *mine.split("."))
-                expected = f"another value than {one if mine == other else other} has"
-                source.wrong(where, source.lines[where], expected, merged[mine], "change one of them")
-        if merged["resources.mode"] == "gpu":
-            _check_split(source, at, values, merged)
-        _check_share(source, at, values, merged)
+        _check_one(source, at, values, {**DEFAULTS, **layers[0][1], **values})
+
+
+def _check_chosen(source: Source, chosen: list[Layer]) -> None:
+    """Refuse values of this node's own section that contradict its profile's."""
+    merged = dict(DEFAULTS)
+    for at, values in chosen:
+        merged.update(values)
+        _check_one(source, at, values, merged)
+
+
+def _check_one(source: Source, at: Path, values: dict[str, object], merged: dict[str, Any]) -> None:
+    """Check the `values` of the layer at `at`. `merged` has these and the values under them."""
+    for one, other in _DIFFERENT:
+        mine = next((name for name in (other, one) if name in values), None)
+        if merged[one] == merged[other] and mine:
+            where = (*at, *mine.split("."))
+            expected = f"another value than {one if mine == other else other} has"
+            source.wrong(where, source.lines[where], expected, merged[mine], "change one of them")
+    if merged["resources.mode"] == "gpu":
+        _check_split(source, at, values, merged)
+    _check_share(source, at, values, merged)
 
 
 def _check_share(source: Source, at: Path, values: dict[str, object], merged: dict[str, Any]) -> None:
@@ -494,25 +616,36 @@ def _check_split(source: Source, at: Path, values: dict[str, object], merged: di
         source.wrong(where, source.lines[where], expected, found, "split more or scale less")
 
 
-def _merge(source: Source, layers: list[Layer], node: str) -> Compiled:
-    """Merge the layers: a node's value wins over the file's, and the file's over the default."""
+def _merge(source: Source, chosen: list[Layer], node: str, own: Profile | None) -> tuple[Settings, dict[str, Origin]]:
+    """Merge the layers: a node's value wins over its profile's, that over the file's, and that over the default."""
     values: dict[str, object] = {}
     origins = {name: Origin("default") for name in DEFAULTS}
-    notes = []
-    for at, layer in layers:
-        if at and at[1].lower() != node.lower():
-            continue
+    for at, layer in chosen:
         values.update(layer)
-        origins.update((name, _origin(source, at, name)) for name in layer)
-    names = [at[1] for at, _ in layers if at]
-    if names and node.lower() not in map(str.lower, names):
-        notes.append(f"{source.path}: nodes: has {', '.join(names[:5])}, but nothing for this node, {node}")
-    return Compiled(Settings(values, node, source.path), origins, notes)
+        origins.update((name, _origin(source, at, name, own)) for name in layer)
+    return Settings(values, node, source.path), origins
 
 
-def _origin(source: Source, at: Path, name: str) -> Origin:
+def _origin(source: Source, at: Path, name: str, own: Profile | None) -> Origin:
     where = (*at, *name.split("."))
-    return Origin("node" if at else "file", source.lines[where])
+    line = source.lines[where]
+    if own is not None and at == own.at:
+        return Origin("profile", line)
+    return Origin("node" if at else "file", line)
+
+
+def _without_node(source: Source, layers: list[Layer], node: str) -> list[str]:
+    names = [at[1] for at, _ in layers if at and at[0] == "nodes"]
+    if not names or node.lower() in map(str.lower, names):
+        return []
+    return [f"{source.path}: nodes: has {', '.join(names[:5])}, but nothing for this node, {node}"]
+
+
+def _ignored(source: Source) -> list[str]:
+    if not source.ignored:
+        return []
+    keys = ", ".join(dict.fromkeys(source.ignored))
+    return [f"{source.path}: settings of vgpu {source.newer.version}, which this version ignores: {keys}"]
 
 
 # ---- settings as text
@@ -544,4 +677,5 @@ def origin_text(compiled: Compiled, name: str) -> str:
     if origin.kind == "default":
         return "default"
     where = f"{compiled.settings.source}:{origin.line}"
-    return f"{where} (node {compiled.settings.node})" if origin.kind == "node" else where
+    of = {"node": f" (node {compiled.settings.node})", "profile": f" (profile {compiled.profile})"}
+    return where + of.get(origin.kind, "")

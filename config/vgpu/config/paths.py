@@ -112,6 +112,11 @@ def health(run_dir: str) -> str:
     return run_dir + "/health.json"
 
 
+def driver_upgrade(run_dir: str) -> str:
+    """The plugin's word to vgpud that the driver is being upgraded."""
+    return run_dir + "/driver-upgrade.json"
+
+
 def presence(run_dir: str) -> str:
     """The file whose locks show the node's containers which of them are at work."""
     return run_dir + "/presence"

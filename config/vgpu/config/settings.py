@@ -14,6 +14,8 @@ from vgpu.config.errors import VgpuError, shown
 from vgpu.config.fields import Fields
 
 VERSION = 1
+RELEASE = "0.1.0"  #: this version of vgpu, as in pyproject.toml; the hook's process has no package metadata
+AUTO = "auto"  #: of driver.root: the host's own driver, else that of a driver container
 COMPILED_PATH = "/var/lib/vgpu/config.json"
 SOURCE_PATH = "/etc/vgpu/config.yaml"
 
@@ -22,7 +24,7 @@ DEFAULTS: dict[str, object] = {
     "paths.state": "/var/lib/vgpu",
     "paths.run": "/run/vgpu",
     "paths.libvcuda": "/usr/lib/vgpu/vcuda",
-    "driver.root": "/",
+    "driver.root": AUTO,  # or a path; see vgpu.node.driver.discover
     "driver.dev_root": "",  # empty: <driver.root>/dev when it holds nvidiactl, else /dev
     "driver.proc_root": "/proc",
     "driver.library_dirs": [],  # searched after the loader's cache, relative to driver.root
@@ -69,19 +71,25 @@ DEFAULTS: dict[str, object] = {
 #: What a record means that was compiled before there was the setting.
 BEFORE: dict[str, object] = {"standalone.requests": "annotations"}
 
+MAX_NAMES = 50  #: of settings in one note
+
 _DO = "run: vgpuctl config apply"
 
 
 class Settings:
-    """Settings by their dotted name, `settings["driver.root"]`; `source` names the file for messages."""
+    """Settings by their dotted name, `settings["driver.root"]`; `source` names the file for messages.
 
-    __slots__ = ("_values", "node", "source")
+    `notes` has a line about what a newer version of vgpu has set and this one does not know, or is empty.
+    """
+
+    __slots__ = ("_values", "node", "notes", "source")
 
     def __init__(self, values: dict[str, object] | None = None, node: str = "", source: str = "defaults") -> None:
         self._values = dict(DEFAULTS)
         self._values.update(values or {})
         self.node = node
         self.source = source
+        self.notes: list[str] = []
 
     def __getitem__(self, name: str) -> object:
         return self._values[name]
@@ -118,14 +126,41 @@ class Settings:
 
 
 def from_record(record: dict[str, object], path: str) -> Settings:
-    """Settings from a compiled record; VgpuError when this version cannot use it."""
+    """Settings from a compiled record; VgpuError when this version cannot use it.
+
+    A newer version of vgpu may have compiled it: after a way back, or while the node's parts are replaced one after the
+    other. What it has set and this version does not know is ignored. A value of a wrong type is an error in any case.
+    """
     fields = Fields(record, path, _DO)
     fields.version(VERSION)
     values = {**BEFORE, **fields.inner("settings").record}
+    newer = newer_compiler(record)
+    ignored = [name for name in values if name not in DEFAULTS] if newer else []
+    for name in ignored:
+        del values[name]
     for name, value in values.items():
         if name not in DEFAULTS or not _same_type(value, DEFAULTS[name]):
             raise VgpuError(f"{path}: setting {shown(name)}", expected=_expected(name), found=_found(value), do=_DO)
-    return Settings(values, fields.text("node"), path)
+    made = Settings(values, fields.text("node"), path)
+    if ignored:
+        names = ", ".join(map(shown, ignored[:MAX_NAMES]))
+        made.notes.append(f"{path}: settings of vgpu {newer}, which this version ignores: {names}")
+    return made
+
+
+def newer_compiler(record: dict[str, object]) -> str:
+    """The version of vgpu that compiled `record`, if it is newer than this one; else ""."""
+    found = record.get("compiled_by")
+    return found if isinstance(found, str) and found.isprintable() and _numbers(found) > _numbers(RELEASE) else ""
+
+
+def _numbers(version: str) -> list[int]:
+    """[0, 2, 0] of 0.2.0~rc1: the leading number of each part of at most three."""
+    found = []
+    for part in version.split(".")[:3]:
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        found.append(int(digits[:9] or 0))
+    return found
 
 
 def read(path: str = COMPILED_PATH) -> Settings:

@@ -141,6 +141,7 @@ class Hook:
             from vgpu.hook.request import pod_record  # noqa: PLC0415
 
             wanted, notes = pod_record.complete(wanted, identity.holder, container.annotations, settings)
+        notes = [*notes, *settings.notes]
         if self.dry_run:
             return [*self._explain(container, node.ledger.place(wanted, identity.holder, container.id), node), *notes]
         return [*self._run(container, identity, wanted, node), *notes]

@@ -16,6 +16,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
 from vgpu.node.service.log import Conditions
+from vgpu.plugin.cards.driver_upgrade import DriverUpgrade
 
 if TYPE_CHECKING:
     from vgpu.plugin.apiserver import Agent
@@ -37,7 +38,8 @@ class BackgroundServices:
     """The services of one state of the settings. `look` starts those that are due and not running.
 
     The health monitor calls `changed` when a card's health has changed. `all_reasons` returns card uuid -> why the card
-    is unhealthy, `faults` those that are out of order themselves, in words; any thread may call both.
+    is unhealthy, `faults` those that are out of order themselves, in words; any thread may call both. NVML is closed
+    while `upgrade` has a reason, which the agent takes from the node's labels.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class BackgroundServices:
         all_reasons: Callable[[], dict[str, str]],
         clock: Callable[[], float],
         faults: Callable[[], dict[str, str]] = dict,
+        upgrade: DriverUpgrade | None = None,
     ) -> None:
         self.settings = settings
+        self.upgrade = upgrade or DriverUpgrade(settings.run_dir)
         self.conditions = conditions
         self.faults = faults
         self.checks = checks
@@ -70,9 +74,17 @@ class BackgroundServices:
     def prepare(self, cards: list[Card]) -> None:
         """Load the faults that an earlier plugin recorded, so that the first list to kubelet contains them."""
         if self.health is None:
-            from vgpu.plugin.cards.health_monitor import HealthMonitor  # noqa: PLC0415
+            self.health = self._new_health(cards)
 
-            self.health = HealthMonitor(self.settings, cards, self.conditions.log, self.changed)
+    def _new_health(self, cards: list[Card]) -> HealthMonitor:
+        from vgpu.plugin.cards.health_monitor import HealthMonitor  # noqa: PLC0415
+
+        return HealthMonitor(self.settings, cards, self.conditions.log, self.changed, away=lambda: self.upgrade.reason)
+
+    def driver_upgrade_changed(self) -> None:
+        """The reason of `upgrade` is another one: open or close NVML now."""
+        if self.health is not None:
+            self.health.wake()
 
     def look(self, cards: list[Card]) -> None:
         """Start the services that are due. `cards`: the cards that kubelet is offered; empty until then.
@@ -167,13 +179,11 @@ class BackgroundServices:
         return os.environ.get(LISTEN) or self.settings.text("metrics.listen")
 
     def _start_health(self, cards: list[Card]) -> None:
-        from vgpu.plugin.cards.health_monitor import HealthMonitor  # noqa: PLC0415
-
         if self.health is not None and self._watched:
             self.health.stop()
             self.health = None
         if self.health is None:
-            self.health = HealthMonitor(self.settings, cards, self.conditions.log, self.changed)
+            self.health = self._new_health(cards)
         self.health.start()
         self._watched = _addresses(cards)
 
@@ -206,10 +216,15 @@ class BackgroundServices:
         node = os.environ.get(NODE_NAME) or self.settings.node
         agent = Agent(
             self.settings, self.conditions.log, node, self.all_reasons, pod_over=self._look_at_grants,
-            faults=self.faults,
+            faults=self.faults, upgrade=self._say_upgrade,
         )  # fmt: skip
         agent.start()
         self.agent = agent
+
+    def _say_upgrade(self, reason: str) -> None:
+        self.upgrade.say(reason)
+        if reason != self.upgrade.reason:
+            self.changed()
 
 
 def _addresses(cards: list[Card]) -> list[tuple[str, int, str]]:

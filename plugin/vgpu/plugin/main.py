@@ -27,6 +27,7 @@ from vgpu.node.service.log import Conditions, Log
 from vgpu.node.service.sd_notify import Notifier
 from vgpu.plugin import inotify
 from vgpu.plugin.background import BackgroundServices
+from vgpu.plugin.cards.driver_upgrade import DriverUpgrade
 from vgpu.plugin.cards.inventory import InventoryMonitor
 from vgpu.plugin.kubelet import device_tags
 from vgpu.plugin.kubelet.allocate import Allocator
@@ -66,13 +67,15 @@ class DevicePlugin:
         self._parts()
 
     def _parts(self) -> None:
+        self.conditions.set("newer settings", "; ".join(self.settings.notes))
         self.inventory.settings = self.settings
+        self.driver_upgrade = DriverUpgrade(self.settings.run_dir)
         self.registrar = Registrar(self.settings.text("plugin.socket_dir"), self.conditions, self.clock)
         self.allocator = Allocator(self.settings)
         checks = {"/healthz": self.is_alive, "/readyz": self.is_ready}
         self.background = BackgroundServices(
             self.settings, self.conditions, checks, self.wake, lambda: dict(self._unhealthy), self.clock,
-            lambda: dict(self._faults),
+            lambda: dict(self._faults), self.driver_upgrade,
         )  # fmt: skip
         self._offered: tuple[list[Card], dict[str, str]] | None = None
         self._unhealthy: dict[str, str] = {}  # card uuid -> why it is unhealthy; replaced as a whole, never modified
@@ -94,6 +97,7 @@ class DevicePlugin:
             self._due = self.clock() + LOCK_PAUSE
         else:
             self._reload_if_due()
+            self._look_at_upgrade()
             self.inventory.look()
             self._offer()
             self._watch_kubelet()
@@ -141,6 +145,21 @@ class DevicePlugin:
 
     # What is offered
 
+    def _look_at_upgrade(self) -> None:
+        """While the GPU operator upgrades the driver NVML is closed, and no card is offered."""
+        before = self.driver_upgrade.reason
+        problem = ""
+        try:
+            self.driver_upgrade.look()
+        except OSError as error:
+            problem = f"vgpud does not learn of the driver's upgrade: {error}"
+        self.conditions.set("driver upgrade file", problem)
+        reason = self.driver_upgrade.reason
+        self.conditions.set("driver upgrade", f"NVML is closed, no card is offered: {reason}" if reason else "")
+        self.inventory.stale_counts = bool(reason)
+        if reason != before:
+            self.background.driver_upgrade_changed()
+
     def _offer(self) -> None:
         """Create the servers for the resources of settings and cards, and update their device lists."""
         cards = self.inventory.cards
@@ -171,7 +190,12 @@ class DevicePlugin:
                 self.log.info("list changed", resource=resource.name, devices=resource.count())
 
     def _cards_at_fault(self) -> dict[str, str]:
-        """The cards with a reason of their own. A stale inventory makes all cards unhealthy, and none faulty."""
+        """The cards with a reason of their own.
+
+        A stale inventory makes all cards unhealthy, and none faulty. So does an upgrade of the driver.
+        """
+        if self.driver_upgrade.reason:
+            return {}
         found = {**self.inventory.lost(), **self.background.reasons()}
         return {uuid: f"{self.inventory.known[uuid].label()}: {text}" for uuid, text in found.items()}
 
@@ -184,7 +208,7 @@ class DevicePlugin:
         """No card has ever been found: wait for one, or raise the reason."""
         reason = self.inventory.error or "this node's inventory has no cards"
         final = self.inventory.ever or self.clock() - self.started > INIT_PATIENCE
-        if self.settings.flag("plugin.fail_on_init_error") and final:
+        if self.settings.flag("plugin.fail_on_init_error") and final and not self.driver_upgrade.reason:
             do = "with plugin.fail_on_init_error: false it would wait for a card"
             raise VgpuError(f"no cards to offer: {reason}", do=do)
         self.conditions.set("cards", f"no cards to offer, waiting: {reason}")
@@ -199,6 +223,8 @@ class DevicePlugin:
             self.servers.append(ResourceServer(self.settings.text("plugin.socket_dir"), servicer))
 
     def _reasons(self) -> dict[str, str]:
+        if self.driver_upgrade.reason:
+            return dict.fromkeys(self.inventory.known, self.driver_upgrade.reason)
         return {**self.background.reasons(), **self.inventory.reasons()}
 
     # Settings

@@ -183,9 +183,9 @@ def test_failing_create_is_an_error(bench: Any, tmp_path: Path, capsys: pytest.C
 
 
 def test_the_hooks_ratios_are_taken_round_by_round_without_the_warm_up(bench: Any) -> None:
-    others = ("no_allocation", "one_card_bytecode", "one_card_disk", "bare_disk", "eight_cards", "state", "shim_state")
+    others = ("no_allocation", "one_card_release", "one_card_disk", "bare_disk", "eight_cards", "state", "shim_state")
     costs = {name: [1.0, 1.0] for name in others}
-    costs.update(bare=[1.0, 2.0], reference=[3.0, 6.0], one_card=[4.0, 6.0])
+    costs.update(bare=[1.0, 2.0], reference=[3.0, 6.0], one_card=[4.0, 6.0], one_card_bytecode=[2.0, 3.0])
     one_card = next(item for item in bench.hook.results(costs) if item.id == "hook.one_card")
     assert (one_card.min, one_card.median, one_card.max, one_card.runs) == (1.0, 1.25, 1.5, 2)
     calls = {"a": 0, "b": 0}

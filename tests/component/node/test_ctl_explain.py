@@ -119,6 +119,9 @@ def test_a_bundle(node: nodes.SimulatedNode, tmp_path: Path) -> None:
     assert explain(node, str(bundle(tmp_path / "plain")), *hook) == {"plan": [], "error": ""}
     large = bundle(tmp_path / "large", **{"vgpu.io/cores": "30", "vgpu.io/memory": "900Gi"})
     assert "no card fits" in explain(node, str(large), *hook, status=1)["error"]
+    newer = node.compiled_by_a_newer_version()
+    again = explain(node, str(share), *hook)
+    assert (again["error"], again["plan"][0], again["plan"][-1]) == ("", found["plan"][0], newer), again
 
 
 def test_what_the_hook_did(node: nodes.SimulatedNode, tmp_path: Path) -> None:

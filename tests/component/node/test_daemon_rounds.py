@@ -46,3 +46,12 @@ def test_answers_of_workers_make_no_round_but_the_inventory_does(
     (use,) = daemon.card_use.use().values()
     assert use[0] >= 0
     assert daemon.rounds == 2
+
+
+def test_the_settings_of_a_newer_version_are_read_with_a_warning(tmp_path: Path) -> None:
+    node = nodes.SimulatedNode(tmp_path / "node", "t4x1")
+    warning = node.compiled_by_a_newer_version()
+    log = io.StringIO()
+    made = Daemon(str(node.config), Log(log, levels=False), Notifier({}, 0))
+    made.close()
+    assert log.getvalue().count(warning) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from driver_roots import VERSION, DriverRoot
 
@@ -145,6 +147,32 @@ def test_the_directory_of_nodes(driver_root: DriverRoot) -> None:
     assert discover.dev_dir(driver_root.settings(**{"driver.dev_root": ""})) == "/dev"
     (driver_root.dev / "nvidiactl").touch()
     assert discover.dev_dir(driver_root.settings(**{"driver.dev_root": ""})) == str(driver_root.dev)
+
+
+def test_auto_takes_the_hosts_driver_else_that_of_a_container(
+    driver_root: DriverRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = DriverRoot(tmp_path / "host", driver_root.parts)
+    host.add(f"libcuda.so.{VERSION}", "libcuda.so.1")
+    monkeypatch.setattr(discover, "AUTO_ROOTS", (str(host.path), str(driver_root.path)))
+    found = driver_root.settings(**{"driver.root": "auto", "driver.dev_root": ""})
+    (driver_root.dev / "nvidiactl").touch()
+    assert discover.driver_root(found) == str(driver_root.path), "the host has libcuda without NVML"
+    assert discover.dev_dir(found) == str(driver_root.dev)
+    host.add("libnvidia-ml.so.535.1.2", "libnvidia-ml.so.1")
+    host.add("libcuda.so.535.1.2", "libcuda.so.1")
+    assert discover.driver_root(found) == str(driver_root.path), "an earlier driver has left its libraries"
+    (driver_root.proc / "driver/nvidia/version").unlink()
+    assert discover.driver_root(found) == str(host.path), "no module is loaded, so any version will do"
+    driver_root.write("proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  x\n")
+    host.add_nvml()
+    assert discover.driver_root(found) == str(host.path)
+    before = discover.root_identities(found)
+    driver_root.path.rename(tmp_path / "away")
+    assert discover.root_identities(found) == (before[0], (0, 0)), "vgpud sees it"
+    (host.libraries / f"libcuda.so.{VERSION}").unlink()
+    assert discover.driver_root(found) == str(host.path), "without any driver the messages name the host"
+    assert discover.driver_root(driver_root.settings()) == str(driver_root.path)
 
 
 # -- cards

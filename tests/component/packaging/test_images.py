@@ -5,6 +5,7 @@ No image is built here: tests/system/test_images.py does that.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -20,11 +21,16 @@ from checkout import CHECKOUT
 
 IMAGE = CHECKOUT / "packaging/image"
 TABLE = tomlkit.parse((IMAGE / "images.toml").read_text()).unwrap()
-NAMES = ("plugin", "exporter", "extender")
+NAMES = ("plugin", "node", "exporter", "extender")
 EPOCH = "1700000000"
 #: The names of the Debian packages of requirements in pyproject.toml that do not follow python3-<name>.
 DEBIAN = {"prometheus_client": "python3-prometheus-client", "pyyaml": "python3-yaml"}
-EXTRAS = {"plugin": ("kubernetes", "metrics"), "exporter": ("metrics",), "extender": ("scheduler",)}
+EXTRAS = {
+    "plugin": ("kubernetes", "metrics"),
+    "node": ("kubernetes", "metrics"),
+    "exporter": ("metrics",),
+    "extender": ("scheduler",),
+}
 
 
 def run(program: str, *arguments: str | Path) -> str:
@@ -43,8 +49,8 @@ def test_the_table_has_what_pyproject_requires() -> None:
     project = tomlkit.parse((CHECKOUT / "pyproject.toml").read_text()).unwrap()["project"]
     for name, extras in EXTRAS.items():
         wanted = {one for extra in extras for one in project["optional-dependencies"][extra]}
-        if name == "plugin":  # it has vgpuctl, too; without vgpuctl top, which draws by rich
-            wanted |= {one for one in project["dependencies"] if not one.startswith("rich")}
+        if name in ("plugin", "node"):  # they have vgpuctl, too; the plugin's without vgpuctl top, which draws by rich
+            wanted |= {one for one in project["dependencies"] if name == "node" or not one.startswith("rich")}
         found = {
             *TABLE[name]["debian"],
             *(wheel for path in TABLE[name]["wheels"] for wheel in pinned(CHECKOUT / path)),
@@ -73,9 +79,9 @@ def test_the_containerfile_has_a_target_for_each_image() -> None:
     ]
     assert len(re.findall(r"^FROM", text, re.M)) == len(NAMES)
     users = {name: user for _, name, _, user, _ in targets}
-    assert users == {"plugin": "0:0", "exporter": "65532:65532", "extender": "65532:65532"}
+    assert users == {"plugin": "0:0", "node": "0:0", "exporter": "65532:65532", "extender": "65532:65532"}
     for _, name, _, _, command in targets:
-        assert command == TABLE[name]["name"]
+        assert name == "node" or command == TABLE[name]["name"]
         for program in TABLE[name]["programs"]:
             assert os.access(CHECKOUT / "packaging/bin" / program, os.X_OK)
         assert command in TABLE[name]["programs"]
@@ -124,6 +130,67 @@ def test_what_an_image_does_not_need_goes(tmp_path: Path) -> None:
     status = (root / "var/lib/dpkg/status.d/wanted").read_text()
     assert "Package: wanted\n" in status and status.endswith("Status: install ok installed\n")
     assert ":65532:65532:" in (root / "etc/passwd").read_text()
+
+
+# The list of a release's files
+
+
+@pytest.fixture
+def node_root(tmp_path: Path) -> Path:
+    """A root that has each file of a release, empty, and a module with the libraries liba and libb."""
+    root = tmp_path / "root"
+    for pattern in sorted([*TABLE["node"]["release"], *TABLE["node"]["release_without"]], reverse=True):
+        path = root / pattern.replace("*", "x")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    libraries, modules = root / "usr/lib/y-linux-gnu", root / "usr/lib/python3.11/lib-dynload"
+    libraries.mkdir()
+    link(libraries / "libb.so.1.2", "libb.so.1")
+    (libraries / "libb.so.1").symlink_to("libb.so.1.2")
+    link(libraries / "liba.so.1", "liba.so.1", libraries / "libb.so.1")
+    link(modules / "_module.so", "_module.so", libraries / "liba.so.1", f"-Wl,-rpath-link,{libraries}")
+    return root
+
+
+def link(path: Path, soname: str, *options: str | Path) -> None:
+    command = ["cc", "-shared", "-nostdlib", "-Wl,--no-as-needed", f"-Wl,-soname,{soname}", "-o", path]
+    subprocess.run([*command, "-x", "c", "/dev/null", "-x", "none", *options], check=True)
+
+
+def test_a_release_has_what_its_files_are_linked_with(node_root: Path) -> None:
+    (node_root / "usr/lib/y-linux-gnu/libother.so").touch()
+    for name in ("turtle", "json"):
+        (node_root / f"usr/lib/python3.11/{name}.py").touch()
+        (node_root / "usr/lib/python3.11/__pycache__").mkdir(exist_ok=True)
+        (node_root / f"usr/lib/python3.11/__pycache__/{name}.cpython-311.pyc").touch()
+    run("release.py", node_root, "0.1.0")
+    record = json.loads((node_root / "usr/share/vgpu/release.json").read_text())
+    files = {one["path"]: one for one in record["files"]}
+    assert (record["version"], record["release"], len(files)) == (1, "0.1.0", len(record["files"]))
+    assert {path for path in files if "/y-linux-gnu/" in path} == {
+        "usr/lib/y-linux-gnu/liba.so.1", "usr/lib/y-linux-gnu/libb.so.1", "usr/lib/y-linux-gnu/libb.so.1.2"
+    }  # fmt: skip
+    assert files["usr/lib/y-linux-gnu/libb.so.1"] == {"path": "usr/lib/y-linux-gnu/libb.so.1", "target": "libb.so.1.2"}
+    gate = {"path": "usr/bin/vgpu-gate", "mode": 0o644, "sha256": hashlib.sha256(b"").hexdigest()}
+    assert files["usr/bin/vgpu-gate"] == gate
+    assert "usr/lib/python3.11/__pycache__/json.cpython-311.pyc" in files
+    assert not [path for path in files if "turtle" in path or "sqlite3" in path]
+
+
+@pytest.mark.parametrize(
+    ("path", "target", "found"),
+    [
+        ("usr/lib/y-linux-gnu/liba.so.1", "", "liba.so.1: expected it in "),
+        ("usr/bin/vgpud", "", "usr/bin/vgpud: expected a file of the image, found none"),
+        ("usr/lib/python3.11/out", "/etc/passwd", "usr/lib/python3.11/out: expected a link within the release"),
+    ],
+)
+def test_a_release_that_is_not_complete_is_not_built(node_root: Path, path: str, target: str, found: str) -> None:
+    (node_root / path).unlink(missing_ok=True)
+    if target:
+        (node_root / path).symlink_to(target)
+    with pytest.raises(AssertionError, match=f"release.py: {found}"):
+        run("release.py", node_root, "0.1.0")
 
 
 # The bill of materials

@@ -1,4 +1,7 @@
-"""The manifests: every field exists, the rights are those that the code uses, and examples name their settings."""
+"""The manifests: every field exists, the rights are those that the code uses, and examples name their settings.
+
+The objects are those that the chart's renderer has checked in; test_chart.py compares them with the chart.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pytest
 import tomlkit
 import yaml
 from checkout import CHECKOUT
-from kubernetes.client import models
+from manifest_fields import check
 from pod_site import SHIPPED
 
 from vgpu.config import compiler, paths
@@ -23,62 +26,36 @@ from vgpu.plugin.exporter.command import parsed
 
 MANIFESTS = CHECKOUT / "packaging/kubernetes"
 IMAGE = CHECKOUT / "packaging/image"
-#: kube-scheduler's own configuration is no object of the API server: test_scheduler.py reads it.
-NO_OBJECTS = (
-    "kustomization.yaml", "default-scheduler-v1.yaml", "default-scheduler-v1beta1.yaml", "gpu-scheduler-v1.yaml",
-    "gpu-scheduler-v1beta1.yaml",
-)  # fmt: skip
-FILES = sorted(path for path in MANIFESTS.rglob("*.yaml") if path.name not in NO_OBJECTS)
-QUANTITIES = {"V1ResourceRequirements.limits", "V1ResourceRequirements.requests"}  # numbers or texts
-PLAIN = {"str": str, "int": int, "bool": bool}
+#: <way>/objects.yaml and examples. The operator's kinds of `monitors` are none of Kubernetes.
+FILES = sorted(
+    {*MANIFESTS.glob("*/objects.yaml"), *MANIFESTS.glob("examples/*")} - {MANIFESTS / "monitors/objects.yaml"}
+)
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(path.read_text()))
 
 
-def of_kind(kind: str) -> list[dict[str, Any]]:
-    """Of the device plugin: test_scheduler.py looks at the scheduler extender's."""
-    plugins = [path for path in FILES if path.parent.name != "scheduler"]
-    return [found for path in plugins for found in documents(path) if found["kind"] == kind]
+def of_kind(kind: str, way: str = "node") -> list[dict[str, Any]]:
+    """The objects of a way of running. test_scheduler.py looks at the scheduler extender's."""
+    return [found for found in documents(MANIFESTS / f"{way}/objects.yaml") if found["kind"] == kind]
 
 
-def daemonset(name: str = "vgpu-device-plugin") -> dict[str, Any]:
-    (found,) = [found for found in of_kind("DaemonSet") if found["metadata"]["name"] == name]
-    return found
+def pods(way: str = "node") -> dict[str, Any]:
+    """The spec of the DaemonSet's pods."""
+    (found,) = of_kind("DaemonSet", way)
+    return found["spec"]["template"]["spec"]  # type: ignore[no-any-return]
+
+
+def container(name: str) -> dict[str, Any]:
+    (found,) = [one for kind in ("initContainers", "containers") for one in pods()[kind] if one["name"] == name]
+    return found  # type: ignore[no-any-return]
 
 
 # Strictly, as the API server reads them
 
 
-def check(value: Any, kind: str, where: str) -> None:
-    """AssertionError for a field that Kubernetes does not have, or a value of another type."""
-    kind = kind.replace("List[", "list[").replace("dict(", "Dict[").replace(")", "]")  # as its versions write it
-    if kind.startswith("list["):
-        assert isinstance(value, list), where
-        for at, item in enumerate(value):
-            check(item, kind[5:-1], f"{where}[{at}]")
-    elif kind.startswith("Dict["):
-        assert isinstance(value, dict), where
-        for key, item in value.items():
-            check(item, kind[5:-1].split(", ")[1], f"{where}.{key}")
-    elif kind in PLAIN:
-        assert type(value) is PLAIN[kind], f"{where}: {value!r} is no {kind}"
-    elif kind != "object":
-        check_object(value, kind, where)
-
-
-def check_object(value: Any, kind: str, where: str) -> None:
-    model = getattr(models, kind)
-    fields = {name: model.openapi_types[own] for own, name in model.attribute_map.items()}
-    assert isinstance(value, dict), where
-    for name, item in value.items():
-        assert name in fields, f"{where}.{name}: no field of {kind}"
-        of = "Dict[str, object]" if f"{kind}.{name}" in QUANTITIES else fields[name]
-        check(item, of, f"{where}.{name}")
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_every_field_exists(path: Path) -> None:
     for found in documents(path):
         version = found["apiVersion"].rpartition("/")[2].capitalize()
@@ -102,36 +79,12 @@ def test_the_check_finds_what_kubernetes_refuses(old: str, new: str) -> None:
 
 
 def test_names_and_namespaces() -> None:
-    assert {len(of_kind(kind)) for kind in ("ServiceAccount", "ConfigMap")} == {1}
-    for found in (*of_kind("ServiceAccount"), *of_kind("ConfigMap"), *of_kind("DaemonSet")):
-        assert found["metadata"]["namespace"] == "kube-system"
-    for kind in ("ClusterRole", "ClusterRoleBinding"):
-        assert all("namespace" not in found["metadata"] for found in of_kind(kind))
-
-
-@pytest.mark.parametrize("path", sorted(MANIFESTS.rglob("kustomization.yaml")), ids=lambda path: path.parent.name)
-def test_kustomizations_name_what_is_there(path: Path) -> None:
-    """kubectl refuses a folder that contains the one that names it: "cycle detected"."""
-    document = yaml.safe_load(path.read_text())
-    resources = document.get("resources", [])
-    assert resources or document["kind"] == "Component"
-    for name in (*resources, *document.get("components", [])):
-        found = (path.parent / name).resolve()
-        assert found.is_file() or (found / "kustomization.yaml").is_file()
-        assert found not in path.parents
-    own = {file.name for file in path.parent.glob("*.yaml")} - {path.name}
-    assert own <= set(resources)
-
-
-def test_the_unprivileged_daemonset() -> None:
-    overlay = yaml.safe_load((MANIFESTS / "unprivileged/kustomization.yaml").read_text())
-    assert overlay["resources"] == ["../daemonset"]
-    (patch,) = overlay["patches"]
-    assert patch["target"] == {"kind": "DaemonSet", "name": daemonset()["metadata"]["name"]}
-    (step,) = yaml.safe_load(patch["patch"])
-    assert (step["op"], step["path"]) == ("replace", "/spec/template/spec/containers/0/securityContext")
-    check(step["value"], "V1SecurityContext", "securityContext")
-    assert step["value"] == daemonset()["spec"]["template"]["spec"]["initContainers"][0]["securityContext"]
+    for found in documents(MANIFESTS / "node/objects.yaml"):
+        assert found["metadata"].get("namespace") == (
+            None if "Cluster" in found["kind"] or found["kind"] == "Namespace" else "vgpu-system"
+        )
+    (namespace,) = of_kind("Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
 
 
 # Rights
@@ -149,7 +102,9 @@ def used_verbs() -> set[tuple[str, str]]:
 
 VERBS = {"post": "create"}
 #: The path of a call's first argument, by the module's name and the argument. The pods' path stands for all pods.
-PATHS = {"events": r"/events", "pods": r"^pods: PATH|^agent: pod\.path", "nodes": r"^node_annotations: self\.path"}
+PATHS = {
+    "events": r"/events", "pods": r"^pods: PATH|^agent: pod\.path", "nodes": r"^node_(annotations|labels): self\.path",
+}  # fmt: skip
 
 
 def test_rights_are_those_that_the_code_uses() -> None:
@@ -164,14 +119,14 @@ def test_rights_are_those_that_the_code_uses() -> None:
 
 
 def test_every_role_is_bound_to_the_account_that_the_pod_has() -> None:
-    account = daemonset()["spec"]["template"]["spec"]["serviceAccountName"]
+    account = pods()["serviceAccountName"]
     assert [found["metadata"]["name"] for found in of_kind("ServiceAccount")] == [account]
     roles = {role["metadata"]["name"] for role in of_kind("ClusterRole")}
     assert {binding["roleRef"]["name"] for binding in of_kind("ClusterRoleBinding")} == roles
     for binding in of_kind("ClusterRoleBinding"):
         assert binding["metadata"]["name"] == binding["roleRef"]["name"]
         assert binding["roleRef"]["kind"] == "ClusterRole"
-        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "kube-system"}]
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "vgpu-system"}]
 
 
 def test_no_wildcards() -> None:
@@ -182,16 +137,14 @@ def test_no_wildcards() -> None:
 # The DaemonSet
 
 
-def mounts() -> dict[str, dict[str, Any]]:
-    """mountPath -> the mount with its host path."""
-    spec = daemonset()["spec"]["template"]["spec"]
-    volumes = {volume["name"]: volume for volume in spec["volumes"]}
-    used = [mount for kind in ("initContainers", "containers") for one in spec[kind] for mount in one["volumeMounts"]]
+def mounts(name: str = "device-plugin") -> dict[str, dict[str, Any]]:
+    """mountPath -> the mount of a container with its host path, if it has one."""
+    volumes = {volume["name"]: volume for volume in pods()["volumes"]}
+    used = [mount for kind in ("initContainers", "containers") for one in pods()[kind] for mount in one["volumeMounts"]]
     assert {mount["name"] for mount in used} == set(volumes), "every volume is used, and there"
-    (plugin,) = spec["containers"]
     return {
-        mount["mountPath"]: {**mount, "host": volumes[mount["name"]]["hostPath"]["path"]}
-        for mount in plugin["volumeMounts"]
+        mount["mountPath"]: {**mount, "host": volumes[mount["name"]].get("hostPath", {}).get("path")}
+        for mount in container(name)["volumeMounts"]
     }
 
 
@@ -200,55 +153,98 @@ def test_the_directories_of_the_default_settings() -> None:
     socket = Path(str(DEFAULTS["plugin.pod_resources_socket"]))
     for path in (DEFAULTS["paths.state"], DEFAULTS["paths.run"], DEFAULTS["plugin.socket_dir"]):
         assert found[str(path)]["host"] == path
-        assert not found[str(path)].get("readOnly")
     assert found[str(socket.parent)]["host"] == str(socket.parent)
-    assert found[str(socket.parent)]["readOnly"]
 
 
-def test_the_hosts_own_files_are_read_only_and_where_the_plugin_looks() -> None:
-    spec = daemonset()["spec"]["template"]["spec"]
-    environment = {item["name"]: item.get("value") for item in spec["containers"][0]["env"]}
+def test_the_hosts_own_files_are_where_the_plugin_looks() -> None:
+    environment = {item["name"]: item.get("value") for item in container("device-plugin")["env"]}
     root = environment[health_monitor.HOST_ROOT]
     below = {path: mount for path, mount in mounts().items() if path.startswith(f"{root}/")}
     assert {mount["host"] for mount in below.values()} == {"/usr", "/dev", "/run/nvidia"}
     for path, mount in below.items():
         assert path == root + mount["host"]
-        assert mount["readOnly"]
+
+
+def test_the_release_is_installed_and_run_where_the_settings_look() -> None:
+    install, run = (container(name)["command"] for name in ("install", "vgpud"))
+    assert (install[:2], run[:2], run[-1]) == (
+        ["vgpu-release", "install"],
+        ["vgpu-release", "run"],
+        "vgpud",
+    )
+    options = dict(zip(install[2::2], install[3::2]))
+    assert dict(zip(run[2:-1:2], run[3:-1:2])) == {name: options[name] for name in ("--host", "--directory")}
+    root = options["--host"]
+    expected = {options["--directory"], str(Path(options["--socket"]).parent), "/etc/cdi", "/var/run/cdi"}
+    assert {path: mount["host"] for path, mount in mounts("install").items() if mount["host"]} == {
+        root + path: path for path in expected
+    }
+    assert {path: mount["host"] for path, mount in mounts("vgpud").items()} == {root: "/", "/run/vgpu": "/run/vgpu"}
+    (found,) = of_kind("ConfigMap")
+    settings = settings_of(found["data"]["config.yaml"])
+    assert settings.text("paths.libvcuda") == f"{options['--directory']}/current/usr/lib/vgpu/vcuda"
+    assert settings.flag("plugin.cdi")
+    assert settings.text("plugin.http") == DEFAULTS["plugin.http"]
+    assert settings.text("metrics.listen") == "", "the exporter listens"
 
 
 def test_where_it_runs() -> None:
-    spec = daemonset()["spec"]["template"]["spec"]
-    assert spec["nodeSelector"] == {"nvidia-device-enable": "enable"}
-    assert spec["priorityClassName"] == "system-node-critical"
-    assert spec["hostPID"] is True, "or all containers are dead to it"
-    assert not spec.get("hostNetwork")
-    labels = daemonset()["spec"]["template"]["metadata"]["labels"]
-    assert daemonset()["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    terms = pods()["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [(one["key"], one["values"]) for term in terms for one in term["matchExpressions"]] == [
+        ("feature.node.kubernetes.io/pci-10de.present", ["true"]), ("nvidia.com/gpu.present", ["true"]),
+        ("nvidia-device-enable", ["enable"]),
+    ]  # fmt: skip
+    assert len(terms) == 3, "any of them"
+    assert pods()["priorityClassName"] == "system-node-critical"
+    assert pods()["hostPID"] is True, "or all containers are dead to it"
+    assert not pods().get("hostNetwork")
+
+
+@pytest.mark.parametrize(
+    ("name", "writes", "reads"),
+    [
+        ("install", {"release", "cdi-0", "cdi-1"}, {"runtime", "account"}),
+        ("settings", {"settings"}, {"config", "account"}),
+        ("vgpud", {"host"}, {"run"}),
+        ("device-plugin", {"device-plugins", "state", "run"}, {"pod-resources", "dev", "usr", "driver", "account"}),
+        ("exporter", {"metrics"}, {"settings"}),
+    ],
+)
+def test_the_rights_of_each_container(name: str, writes: set[str], reads: set[str]) -> None:
+    """Only NVML needs a privileged container, and only what asks the API server has the account."""
+    volumes = container(name)["volumeMounts"]
+    assert {mount["name"] for mount in volumes if not mount.get("readOnly")} == writes
+    assert {mount["name"] for mount in volumes if mount.get("readOnly")} == reads
+    later = {mount["name"] for mount in volumes if mount.get("mountPropagation") == "HostToContainer"}
+    assert later == {"vgpud": {"host"}, "device-plugin": {"driver"}}.get(name, set())
+    assert pods()["automountServiceAccountToken"] is False
+    context = container(name)["securityContext"]
+    assert context["readOnlyRootFilesystem"] is True
+    if name in ("vgpud", "device-plugin"):
+        assert context["privileged"] is True
+    else:
+        assert context["privileged"] is context["allowPrivilegeEscalation"] is False
+        assert (context["capabilities"], context["seccompProfile"]) == ({"drop": ["ALL"]}, {"type": "RuntimeDefault"})
 
 
 def test_probes_ask_where_the_plugin_answers() -> None:
-    (plugin,) = daemonset()["spec"]["template"]["spec"]["containers"]
     for name, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
-        (url,) = re.findall(r"http://[^']*", str(plugin[name]["exec"]["command"]))
+        (url,) = re.findall(r"http://[^']*", str(container("device-plugin")[name]["exec"]["command"]))
         assert url == f"http://{DEFAULTS['plugin.http']}{path}"
+    (record,) = re.findall(r"'(/[^']*)'", container("vgpud")["livenessProbe"]["exec"]["command"][2])
+    assert record == f"{paths.metrics(str(DEFAULTS['paths.run']))}/round.json"
 
 
 def test_images() -> None:
-    """One file has the version of all images, which is that of the packages. No manifest has another one."""
-    (component,) = documents(MANIFESTS / "images/kustomization.yaml")
-    tags = {image["name"]: image["newTag"] for image in component["images"]}
-    version = checkout_version()
-    assert tags.pop("busybox")
-    built = tomlkit.parse((IMAGE / "images.toml").read_text()).unwrap()
-    assert tags == {built[name]["name"]: version for name in ("plugin", "exporter", "extender")}
+    """The chart has the version of the packages, and the objects name images that `make images` builds, or others'."""
+    chart = yaml.safe_load((MANIFESTS / "chart/Chart.yaml").read_text())
+    assert {chart["version"], chart["appVersion"]} == {checkout_version()}
     used = set()
-    for path in FILES:
-        if path.parent != MANIFESTS / "examples":
-            used |= set(re.findall(r"^ *image: (\S+)", path.read_text(), re.M))
-    assert used == {*tags, "busybox"}
-    for path in MANIFESTS.rglob("*.yaml"):
-        if path.parent.name != "images":
-            assert version not in path.read_text(), path
+    for path in MANIFESTS.glob("*/objects.yaml"):
+        used |= set(re.findall(r"^ *image: (\S+)", path.read_text(), re.M))
+    built = tomlkit.parse((IMAGE / "images.toml").read_text()).unwrap()
+    names = {image["name"] for name, image in built.items() if name != "every"} | {"vgpu-node"}
+    assert used - {"busybox:1.36"} <= {f"{name}:{checkout_version()}" for name in names}
 
 
 def checkout_version() -> str:
@@ -257,38 +253,20 @@ def checkout_version() -> str:
     return subprocess.check_output(["sh", "-euc", script], cwd=CHECKOUT, text=True).strip()
 
 
-# The exporter's own DaemonSet
+# The exporter
 
 
 def test_the_exporter_has_no_rights_and_the_group_that_reads_the_record() -> None:
-    spec = daemonset("vgpu-exporter")["spec"]["template"]["spec"]
-    (container,) = spec["containers"]
-    assert spec["automountServiceAccountToken"] is False
-    assert not {"serviceAccountName", "hostPID", "hostNetwork", "hostIPC"} & set(spec)
-    user, group = (spec["securityContext"][key] for key in ("runAsUser", "runAsGroup"))
-    assert (user, group, spec["securityContext"]["runAsNonRoot"]) == (65532, 65532, True)
-    comment = (MANIFESTS / "exporter/daemonset.yaml").read_text()
-    (named,) = re.findall(r"^#   (metrics: .*)$", comment, re.M)
-    assert settings_of(named).number("metrics.group") == group
-    context = container["securityContext"]
-    assert (context["allowPrivilegeEscalation"], context["capabilities"]) == (False, {"drop": ["ALL"]})
-    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
-    found = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
-    run, state = str(DEFAULTS["paths.run"]), str(DEFAULTS["paths.state"])
-    assert found == {paths.metrics(run): paths.metrics(run), state: state}
-    assert parsed(container["command"][1:]).listen == f"0.0.0.0:{container['ports'][0]['containerPort']}"
-
-
-def test_the_configuration_is_right() -> None:
+    exporter, context = container("exporter"), container("exporter")["securityContext"]
+    user, group = (context[key] for key in ("runAsUser", "runAsGroup"))
+    assert (user, group, context["runAsNonRoot"]) == (65532, 65532, True)
     (found,) = of_kind("ConfigMap")
-    (volume,) = [
-        volume["configMap"] for volume in daemonset()["spec"]["template"]["spec"]["volumes"] if "configMap" in volume
-    ]
-    assert volume == {"name": found["metadata"]["name"], "optional": True}
-    text = found["data"]["config.yaml"]
-    assert settings_of(text).text("plugin.http") == DEFAULTS["plugin.http"]
-    for block in re.findall(r"(?:^ *#(?:resources|nodes):\n(?: *#  .*\n)+)", text, re.M):
-        settings_of(re.sub(r"^( *)#", r"\1", block, flags=re.M))
+    assert settings_of(found["data"]["config.yaml"]).number("metrics.group") == group
+    run, state = str(DEFAULTS["paths.run"]), str(DEFAULTS["paths.state"])
+    assert {path: mount["host"] for path, mount in mounts("exporter").items()} == {
+        paths.metrics(run): paths.metrics(run), state: state,
+    }  # fmt: skip
+    assert parsed(exporter["command"][1:]).listen == f"0.0.0.0:{exporter['ports'][0]['containerPort']}"
 
 
 def settings_of(text: str, node: str = "k8s01") -> Settings:
@@ -302,24 +280,15 @@ def settings_of(text: str, node: str = "k8s01") -> Settings:
 
 
 def enabler() -> dict[str, Any]:
-    (container,) = daemonset("vgpu-device-plugin-unit")["spec"]["template"]["spec"]["containers"]
-    return container  # type: ignore[no-any-return]
+    (found,) = pods("unit")["containers"]
+    return found  # type: ignore[no-any-return]
 
 
-def test_the_unit_replaces_the_daemonset() -> None:
-    """It has the same account, nodes and tolerations, and the pod's own plugin and settings are left out."""
-    overlay = yaml.safe_load((MANIFESTS / "unit/kustomization.yaml").read_text())
-    left_out = [yaml.safe_load(patch["patch"]) for patch in overlay["patches"]]
-    assert {document.pop("$patch") for document in left_out} == {"delete"}
-    (settings,) = of_kind("ConfigMap")
-    for document, whole in zip(left_out, (daemonset(), settings)):
-        names = {key: whole["metadata"][key] for key in ("name", "namespace")}
-        assert document == {"apiVersion": whole["apiVersion"], "kind": whole["kind"], "metadata": names}
-    here, there = (
-        daemonset(name)["spec"]["template"]["spec"] for name in ("vgpu-device-plugin-unit", "vgpu-device-plugin")
-    )
-    for key in ("serviceAccountName", "priorityClassName", "nodeSelector", "tolerations", "hostPID"):
-        assert here[key] == there[key]
+def test_the_unit_runs_where_the_daemonset_would() -> None:
+    for key in ("serviceAccountName", "priorityClassName", "affinity", "tolerations", "hostPID"):
+        assert pods("unit")[key] == pods()[key]
+    assert [mount["name"] for mount in enabler()["volumeMounts"]] == ["account"], "it copies the account to the host"
+    assert enabler()["securityContext"]["privileged"] is True, "it enters the namespaces of the host's process 1"
 
 
 def run_enabler(root: Path, systemctl: str) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import helm
 import pytest
 import round_records
 import yaml
@@ -110,28 +111,26 @@ def test_panels_do_not_overlap_and_ids_are_unique() -> None:
     assert max(x for x, _ in cells) < 24
 
 
-def test_monitors_find_the_daemonset_and_its_port() -> None:
-    daemonset = yaml.safe_load((CHECKOUT / "packaging/kubernetes/daemonset/daemonset.yaml").read_text(encoding="utf-8"))
-    pod = daemonset["spec"]["template"]
+@pytest.mark.parametrize("way", ["node", "unit"])
+def test_monitors_find_the_exporters_and_their_port(way: str) -> None:
+    monitors = {"podMonitor": True, "serviceMonitor": True, "rules": True, "dashboard": True}
+    values = {"monitors": monitors, "node": {"enabled": way == "node"}, "unit": {"enabled": way == "unit"}}
+    rendered = [found for found in helm.objects(values=values) if found["metadata"]["name"] != "vgpu-config"]
+    objects = {found["kind"]: found for found in rendered}
+    pod = objects["DaemonSet"]["spec"]["template"]
     labels = pod["metadata"]["labels"].items()
-    (port,) = pod["spec"]["containers"][0]["ports"]
-    environment = {item["name"]: item.get("value", "") for item in pod["spec"]["containers"][0]["env"]}
-    assert environment["VGPU_METRICS_LISTEN"] == f"0.0.0.0:{port['containerPort']}"
-    pods = yaml.safe_load((MONITORING / "pod-monitor.yaml").read_text(encoding="utf-8"))
-    (wanted,) = pods["spec"]["selector"]["matchExpressions"]
-    assert wanted["operator"] == "In" and dict(labels)[wanted["key"]] in wanted["values"]
-    exporter = yaml.safe_load((CHECKOUT / "packaging/kubernetes/exporter/daemonset.yaml").read_text(encoding="utf-8"))
-    own = exporter["spec"]["template"]
-    assert own["metadata"]["labels"][wanted["key"]] in wanted["values"]
-    assert [one["name"] for one in own["spec"]["containers"][0]["ports"]] == [port["name"]]
-    assert [one["port"] for one in pods["spec"]["podMetricsEndpoints"]] == [port["name"]]
-    service, monitor = yaml.safe_load_all((MONITORING / "service-monitor.yaml").read_text(encoding="utf-8"))
+    (port,) = [port for one in pod["spec"]["containers"] for port in one.get("ports", ())]
+    assert objects["PodMonitor"]["spec"]["selector"]["matchLabels"].items() <= labels
+    service, monitor = objects["Service"], objects["ServiceMonitor"]
     assert service["spec"]["selector"].items() <= labels
     assert [one["targetPort"] for one in service["spec"]["ports"]] == [port["name"]]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
-    assert [one["port"] for one in monitor["spec"]["endpoints"]] == [one["name"] for one in service["spec"]["ports"]]
-    endpoints = [*pods["spec"]["podMetricsEndpoints"], *monitor["spec"]["endpoints"]]
-    assert all(one["honorLabels"] for one in endpoints), "else pod and namespace would be the exporter's own"
+    (endpoint,), (found,) = monitor["spec"]["endpoints"], objects["PodMonitor"]["spec"]["podMetricsEndpoints"]
+    assert endpoint == found
+    assert endpoint["port"] == port["name"] == service["spec"]["ports"][0]["name"]
+    assert endpoint["honorLabels"], "else pod and namespace would be the exporter's own"
+    assert objects["PrometheusRule"]["spec"] == ALERTS
+    assert json.loads(objects["ConfigMap"]["data"]["vgpu.json"]) == DASHBOARD
 
 
 # With the distribution's Prometheus

@@ -27,7 +27,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.request import pod_record
 from vgpu.node.service.log import Log
-from vgpu.plugin.apiserver import Agent
+from vgpu.plugin.apiserver import Agent, node_labels
 from vgpu.plugin.apiserver import agent as cluster_module
 from vgpu.plugin.apiserver.client import Api, ApiError, cause_of
 
@@ -614,7 +614,7 @@ def test_nothing_is_patched_twice(site: Site) -> None:
     wait_for(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
     time.sleep(0.5)
     assert len([path for path, _ in site.server.patches if "/pods/" in path]) == 1
-    assert len([path for path, _ in site.server.patches if "/nodes/" in path]) == 1  # the registration
+    assert len([path for path, _ in site.server.patches if "/nodes/" in path]) == 2  # the registration, the labels
 
 
 # Events
@@ -778,8 +778,9 @@ def test_a_hundred_pods_at_once_have_their_events_in_several_rounds(site: Site) 
     site.start()
     wait_for(lambda: all(site.record(uid) for uid in uids))
     api = Api(site.settings.text("kubernetes.kubeconfig"))
-    rounds.write(site.settings.run_dir, {"incidents": [out_of_memory(uid, "main", time.time()) for uid in uids]})
     pods_now = site.agent.informer.pods()
+    site.agent.stop()  # whose thread would write some of them beside this one
+    rounds.write(site.settings.run_dir, {"incidents": [out_of_memory(uid, "main", time.time()) for uid in uids]})
     for expected in (25, 50, 60, 60):
         site.agent._give_notice(api, pods_now)
         assert len(site.server.events) == expected
@@ -845,6 +846,61 @@ def test_a_heartbeat_is_all_that_is_patched_again(new_site: Callable[..., Site])
     now[0] += 31
     site.agent.node_annotations.write(api, [])
     assert len(site.server.annotations(NODE)) == 4
+
+
+# The node's labels
+
+
+STATE = "nvidia.com/gpu-driver-upgrade-state"
+
+
+def own(site: Site) -> dict[str, str]:
+    return {key: value for key, value in site.server.labels(NODE).items() if key.startswith("vgpu.io/")}
+
+
+def test_the_nodes_labels_follow_its_cards_and_leave_out_what_others_say(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_labels, "LOOK", 0.0)
+    monkeypatch.setattr(cluster_module, "REST", 0.1)
+    said: list[str] = []
+    site.agent.node_labels.upgrade = said.append
+    facts = {"vgpu.io/model": "Tesla-T4", "vgpu.io/memory": "16384", "vgpu.io/driver": "550.54.15"}
+    site.start()
+    wait_for(lambda: own(site) == {"vgpu.io/ready": "true", **facts}, what=lambda: str(own(site)))
+    site.server.label_node(NODE, **{"vgpu.io/model": "by-hand", "other": "kept"})
+    wait_for(lambda: own(site)["vgpu.io/model"] == "Tesla-T4")
+    written, reads = len(site.server.patches), site.server.requests.count(("GET", f"/api/v1/nodes/{NODE}"))
+    wait_for(lambda: site.server.requests.count(("GET", f"/api/v1/nodes/{NODE}")) > reads + 3)
+    assert len(site.server.patches) == written, "nothing is written that is right"
+    site.reasons = dict.fromkeys((A, B), "lost")
+    wait_for(lambda: own(site) == {"vgpu.io/ready": "false", **facts})
+    site.reasons = {A: "lost"}
+    wait_for(lambda: own(site)["vgpu.io/ready"] == "true")
+    assert set(said) == {""}
+    site.server.label_node(NODE, **{STATE: "drain-required", "nvidia.com/gpu.product": "Tesla-T4"})
+    wait_for(lambda: said[-1].endswith("=drain-required"))
+    facts.pop("vgpu.io/model")
+    wait_for(lambda: own(site) == {"vgpu.io/ready": "false", **facts}, what=lambda: str(own(site)))
+    Path(paths.inventory(site.settings.run_dir)).unlink()
+    site.server.label_node(NODE, **{STATE: "upgrade-done"})
+    wait_for(lambda: own(site) == {"vgpu.io/ready": "false"} and not said[-1])
+    assert site.server.labels(NODE)["other"] == "kept"
+
+
+def test_without_the_right_to_read_or_to_write_the_node_the_log_says_so(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_labels, "LOOK", 0.0)
+    monkeypatch.setattr(cluster_module, "REST", 0.1)
+    said: list[str] = []
+    site.agent.node_labels.upgrade = said.append
+    site.server.forbidden.append(("PATCH", "nodes"))
+    site.start()
+    wait_for(lambda: site.logged("the node's labels are not kept") == 1)
+    wait_for(lambda: len(said) > 3, what="the label of an upgrade is read nevertheless")
+    site.server.forbidden.append(("GET", "nodes"))
+    wait_for(lambda: site.logged("not known whether the driver is being upgraded") == 1)
 
 
 # Beginning and end

@@ -101,6 +101,14 @@ def test_registers_serves_and_leaves_nothing_behind(bed: Bed) -> None:
     assert "stopped" in bed.plugin.text()
 
 
+def test_the_settings_of_a_newer_version_are_read_with_a_warning(bed: Bed) -> None:
+    warning = bed.node.compiled_by_a_newer_version()
+    bed.kubelet()
+    bed.plugin.start()
+    bed.allocatable(T4)
+    assert bed.plugin.text().count(warning) == 1
+
+
 def test_kubelet_comes_later_restarts_and_moves_its_directory(bed: Bed) -> None:
     bed.plugin.start()
     bed.wait_for_log("no kubelet at")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import helm
 import pytest
 import yaml
 from checkout import CHECKOUT
@@ -270,13 +274,14 @@ def test_a_restart_between_decision_and_binding_gives_nothing_twice(server, star
 
 # Rights and manifests
 
-MANIFESTS = CHECKOUT / "packaging/kubernetes/scheduler"
-CONFIGURATIONS = sorted((MANIFESTS / "configuration").glob("*-scheduler-v1*.yaml"))
+OBJECTS = CHECKOUT / "packaging/kubernetes/scheduler/objects.yaml"
+CONFIGURATION = CHECKOUT / "packaging/kubernetes/chart/files/scheduler"
+CONFIGURATIONS = sorted(CONFIGURATION.glob("*-scheduler-v1*.yaml"))
 
 
 def rights() -> set[tuple[str, str]]:
     """(verb, resource) of all rules."""
-    documents = yaml.safe_load_all((MANIFESTS / "rbac.yaml").read_text())
+    documents = yaml.safe_load_all(OBJECTS.read_text())
     return {
         (verb, resource)
         for one in documents
@@ -324,7 +329,7 @@ def test_every_configuration_of_the_scheduler_names_what_the_extender_serves(pat
 
 
 def test_the_policy_file_names_the_same() -> None:
-    (extender,) = json.loads((MANIFESTS / "configuration/policy.json").read_text())["extenders"]
+    (extender,) = json.loads((CONFIGURATION / "policy.json").read_text())["extenders"]
     check_extender(extender)
 
 
@@ -340,7 +345,8 @@ def check_extender(extender: dict[str, Any]) -> None:
 
 
 def test_the_deployment_has_two_replicas_that_elect_a_leader() -> None:
-    deployment, service = yaml.safe_load_all((MANIFESTS / "deployment.yaml").read_text())
+    objects = {one["kind"]: one for one in yaml.safe_load_all(OBJECTS.read_text())}
+    deployment, service = objects["Deployment"], objects["Service"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     options = parsed(container["command"][1:])
     assert deployment["spec"]["replicas"] == 2
@@ -349,3 +355,27 @@ def test_the_deployment_has_two_replicas_that_elect_a_leader() -> None:
     assert options.client_ca_file
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert service["spec"]["ports"][0]["port"] == int(options.address.rpartition(":")[2])
+
+
+def test_the_charts_certificates_let_its_scheduler_in_and_nobody_else(server, start, tmp_path) -> None:
+    """The server's certificate has the Service's name, which is not this process's address."""
+    name = "vgpu-scheduler-extender"
+    for one in helm.objects(values={"extender": {"enabled": True}}):
+        if one["kind"] == "Secret":
+            (tmp_path / one["metadata"]["name"]).mkdir()
+            for key, text in one["data"].items():
+                (tmp_path / one["metadata"]["name"] / key).write_bytes(base64.b64decode(text))
+        if one["kind"] == "Deployment" and one["metadata"]["name"] == name:
+            (container,) = one["spec"]["template"]["spec"]["containers"]
+    own, client = tmp_path / name, tmp_path / f"{name}-client"
+    named = ["-verify_hostname", f"{name}.vgpu-system.svc", own / "tls.crt"]
+    subprocess.run(["openssl", "verify", "-CAfile", client / "ca.crt", *named], check=True, capture_output=True)
+    nobody = ssl.create_default_context(cafile=str(client / "ca.crt"))
+    nobody.check_hostname = False
+    known = ssl.create_default_context(cafile=str(client / "ca.crt"))
+    known.check_hostname = False
+    known.load_cert_chain(client / "tls.crt", client / "tls.key")
+    options = [one.replace("=/certificates", f"={own}") for one in container["command"] if "--address" not in one]
+    extender = start(*options[1:], context=known).ready()
+    assert extender.ask("/metrics")[0] == 200
+    assert extender.ask("/metrics", context=nobody)[0] == 403

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from checkout import CHECKOUT
 from jsonschema import Draft7Validator
 from settings_texts import compile_file, lines_of, uncommented, values
@@ -53,6 +56,7 @@ def test_dangling_link_is_no_missing_file(tmp_path: Path) -> None:
 ACCEPTED = [
     ("driver: {root: /run/nvidia/driver/}", "driver.root", "/run/nvidia/driver"),
     ("driver: {root: //a///b//}", "driver.root", "/a/b"),
+    ("driver: {root: auto}", "driver.root", "auto"),
     ("driver: {root: /a..b/.c/...}", "driver.root", "/a..b/.c/..."),
     ("driver: {dev_root: ''}", "driver.dev_root", ""),
     ("driver: {dev_root: /run/nvidia/driver/dev}", "driver.dev_root", "/run/nvidia/driver/dev"),
@@ -124,12 +128,29 @@ REFUSED = [
     ("nodes: {GPU: {}, gpu: {}}", ["F:1: nodes.gpu: expected one entry for each node, found GPU"]),
     ("nodes:\n  12: {}", ["F:2: nodes: expected text as a key, found '12'; put it in quotes"]),
     ("on: {}", ["F:1: expected text as a key, found 'on'; put it in quotes"]),
-    ("driver: {root: a}", ["F:1: driver.root: expected an absolute path without . or .., found a; write for example:"]),
-    ("driver: {root: /a/../b}", ["F:1: driver.root: expected an absolute path without . or .., found /a/../b"]),
-    ("driver: {root: /..}", ["F:1: driver.root: expected an absolute path"]),
-    ("driver: {root: /a/.}", ["F:1: driver.root: expected an absolute path"]),
-    ("driver: {root: }", ["F:1: driver.root: expected an absolute path without . or .., found nothing"]),
-    ("driver: {root: 5}", ["F:1: driver.root: expected an absolute path without . or .., found 5"]),
+    ("profiles: {}", ["F:1: profiles: expected a list of profiles, the first that matches a node wins, found an"]),
+    ("profiles: [{name: a}]", ["F:1: profiles[0]: expected name, node_labels and sections such as", "found a mapping"]),
+    ("profiles: [{name: a b, node_labels: {x: y}}]", ["F:1: profiles[0].name: expected a name of letters, digits, "]),
+    ("profiles: [{name: a, node_labels: {}}]", ["F:1: profiles[0].node_labels: expected labels that the node must "]),
+    (
+        "profiles: [{name: a, node_labels: {x: true}}]",
+        ["F:1: profiles[0].node_labels.x: expected a label's value as text", "found true", 'for example: x: "true"'],
+    ),
+    ("profiles: [{name: a, node_labels: {x: [y, z z]}}]", ["F:1: profiles[0].node_labels.x[1]: expected a label's"]),
+    ("profiles: [{name: a, node_labels: {x: []}}]", ["F:1: profiles[0].node_labels.x: expected a label's value"]),
+    ("profiles: [{name: a, node_labels: {/x: y}}]", ["F:1: profiles[0].node_labels: expected the name of a label"]),
+    ("profiles: [{name: a, node_labels: {x: y}, scalng: {}}]", ["F:1: profiles[0].scalng: ", "did you mean scaling?"]),
+    (
+        "profiles:\n- {name: a, node_labels: {x: y}}\n- {name: a, node_labels: {x: z}}",
+        ["F:3: profiles[1].name: expected a name of its own for each profile, found a; line 2 has the first"],
+    ),
+    ("profiles: [{name: a, node_labels: {x: y}, scaling: {cores: 0}}]", ["F:1: profiles[0].scaling.cores: expected a"]),
+    ("driver: {root: a}", ["F:1: driver.root: expected auto, or an absolute path without . or .., found a; write for"]),
+    ("driver: {root: /a/../b}", ["F:1: driver.root: expected auto, or an absolute path without . or .., found /a"]),
+    ("driver: {root: /..}", ["F:1: driver.root: expected auto, or an absolute path"]),
+    ("driver: {root: /a/.}", ["F:1: driver.root: expected auto, or an absolute path"]),
+    ("driver: {root: }", ["F:1: driver.root: expected auto, or an absolute path without . or .., found nothing"]),
+    ("driver: {root: 5}", ["F:1: driver.root: expected auto, or an absolute path without . or .., found 5"]),
     ('driver: {root: "/a\\nb"}', ["F:1: driver.root: expected plain text on one line, found /a\\x0ab"]),
     ("driver: {dev_root: dev}", ["F:1: driver.dev_root: expected an absolute path"]),
     ("paths: {state: /}", ["F:1: paths.state: expected an absolute path without . or .., other than /"]),
@@ -317,7 +338,7 @@ def test_node_overrides_lie_over_the_top_level(source) -> None:
     assert (made.settings["scaling.cores"], made.settings["scaling.memory"], made.settings["driver.root"]) == (
         2,
         3,
-        "/",
+        "auto",
     )
     origins = [made.origins[name] for name in ("scaling.cores", "scaling.memory", "driver.root")]
     assert [(origin.kind, origin.line) for origin in origins] == [("file", 1), ("node", 3), ("default", 0)]
@@ -333,6 +354,97 @@ def test_errors_in_other_nodes_overrides_count(source) -> None:
     )
 
 
+PROFILES = """
+scaling: {cores: 2, memory: 2}
+profiles:
+- name: big
+  node_labels: {nvidia.com/gpu.product: [A100, H100], pool: training}
+  scaling: {memory: 3}
+- {name: trial, node_labels: {pool: training}, scaling: {cores: 3}}
+nodes:
+  gpu-7: {scaling: {cores: 4}}
+"""
+BIG = {"nvidia.com/gpu.product": "H100", "pool": "training", "other": "x"}
+
+
+def test_the_profile_that_applies_lies_between_the_top_level_and_the_node(source) -> None:
+    path = source(PROFILES)
+    made = compile_source(path, "gpu-7", lambda _: BIG)
+    assert (made.settings["scaling.cores"], made.settings["scaling.memory"], made.profile) == (4, 3, "big")
+    assert [compiler.origin_text(made, f"scaling.{key}") for key in ("cores", "memory", "virtual_memory")] == [
+        f"{path}:9 (node gpu-7)", f"{path}:6 (profile big)", "default",
+    ]  # fmt: skip
+    assert made.labels == {"nvidia.com/gpu.product": "H100", "pool": "training"}
+    assert made.notes == [f"{path}:4: profile big applies to this node, gpu-7; it comes before trial, which match too"]
+    other = compile_source(path, "gpu-8", lambda _: {"pool": "trial"})
+    assert (other.profile, other.notes[0]) == ("", f"{path}: profiles: none of big, trial matches this node, gpu-8")
+    with pytest.raises(VgpuError, match=r"profiles: expected the node's labels.*--labels-from-api in a pod$"):
+        compile_source(path, "gpu-7")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_first_profile_that_matches_wins(source, seed: int) -> None:
+    """Random profiles over few labels, beside the rule in its longest form."""
+    rng = random.Random(seed)
+    profiles: list[dict[str, Any]] = []
+    for at in range(rng.randrange(1, 6)):
+        keys = rng.sample(["a", "b", "c/d"], rng.randrange(1, 4))
+        selector = {key: rng.choice([rng.choice("xy"), rng.sample(["x", "y", "z"], 2)]) for key in keys}
+        profiles.append({"name": f"p{at}", "node_labels": selector, "scaling": {"cores": at + 2}})
+    labels = {key: rng.choice("xyz") for key in ("a", "b", "c/d") if rng.random() < 0.8}
+    made = compile_source(source(yaml.safe_dump({"profiles": profiles})), "n", lambda _: labels)
+    wanted = ("", 1.0)
+    for profile in reversed(profiles):
+        fits = True
+        for key, of in profile["node_labels"].items():
+            fits = fits and key in labels and (labels[key] == of or labels[key] in list(of))
+        wanted = (profile["name"], profile["scaling"]["cores"]) if fits else wanted
+    assert (made.profile, made.settings["scaling.cores"]) == wanted
+
+
+def test_a_node_and_its_profile_may_contradict_each_other(source) -> None:
+    """Each is right by itself. The file is refused on the node that has both."""
+    path = source(
+        "resources: {split_count: 4}\nprofiles:\n- {name: p, node_labels: {a: b}, scaling: {memory: 3}}\n"
+        "nodes: {n: {resources: {mode: gpu, split_count: 2}}}\n"
+    )
+    assert compile_source(path, "other", lambda _: {"a": "b"}).profile == "p"
+    with pytest.raises(VgpuError, match=r":4: nodes\.n\.resources\.split_count: expected no unit larger than the card"):
+        compile_source(path, "n", lambda _: {"a": "b"})
+
+
+NEWER = compiler.Newer("0.9.0", frozenset({"scaling.bandwidth", "quota.default", "quota.burst"}))
+
+
+def test_keys_that_a_newer_version_had_in_force_are_ignored_and_named(source) -> None:
+    path = source("scaling: {cores: 2, bandwidth: 3}\nquota: {default: 1}\nnodes: {n: {scaling: {bandwidth: x}}}\n")
+    made = compile_source(path, "n", newer=NEWER)
+    assert made.settings["scaling.cores"] == 2
+    keys = "nodes.n.scaling.bandwidth, quota, scaling.bandwidth"
+    assert [", ".join(sorted(note.partition("ignores: ")[2].split(", "))) for note in made.notes] == [keys]
+    assert made.notes[0].startswith(f"{path}: settings of vgpu 0.9.0, which this version ignores: ")
+    Path(path).write_text("scaling: {bandwidht: 3, quota: 1}\nquotas: {default: 1}\n")
+    with pytest.raises(VgpuError) as caught:
+        compile_source(path, "n", newer=NEWER)
+    keys = [line.split(": ")[1] for line in str(caught.value).split("\n")]
+    assert keys == ["scaling.bandwidht", "scaling.quota", "quotas"], "a typing error stays one"
+
+
+def test_a_way_back_ignores_what_the_newer_version_knew_again_and_again(source, tmp_path: Path) -> None:
+    target = tmp_path / "config.json"
+    values = {**DEFAULTS, "scaling.bandwidth": 3}
+    newer = {"version": 1, "node": "n", "source": "x", "compiled_by": "0.9.0", "settings": values}
+    target.write_text(json.dumps(newer))
+    path = source("scaling: {cores: 2, bandwidth: 3}\n")
+    for written in (True, False):
+        done = compiled.apply(path, str(target), "n")
+        assert (done.written, len(done.compiled.notes)) == (written, 1)
+    assert settings.read(str(target)).notes == [], "nothing unknown is in force"
+    target.unlink()
+    with pytest.raises(VgpuError, match=r"scaling\.bandwidth: expected one of the keys"):
+        compiled.apply(path, str(target), "n")
+
+
 def test_as_yaml_compiles_to_the_same(source) -> None:
     text = "driver: {library_dirs: ['/a b', '/c: d', '/#e']}\nresources: {memory_unit: 3Gi}\nscaling: {memory: 0.3}\n"
     made = compile_source(source(text), "n")
@@ -345,8 +457,9 @@ def test_as_yaml_compiles_to_the_same(source) -> None:
 def test_schema_is_a_schema_of_exactly_the_defaults() -> None:
     schema = json.loads((CHECKOUT / "config/vgpu/config/schema.json").read_text())
     Draft7Validator.check_schema(schema)
-    sections = {name for name in schema["properties"] if name != "nodes"}
+    sections = {name for name in schema["properties"] if name not in ("nodes", "profiles")}
     assert sections == set(schema["definitions"]["node"]["properties"])
+    assert schema["definitions"]["profile"]["properties"].keys() - {"name", "node_labels"} == sections
     known = {f"{section}.{key}" for section in sections for key in schema["definitions"][section]["properties"]}
     assert known == set(DEFAULTS)
     assert all(schema["definitions"][section]["additionalProperties"] is False for section in (*sections, "node"))
@@ -361,14 +474,24 @@ def test_default_file_uncommented_has_exactly_the_defaults(source) -> None:
 
 def test_example_of_the_default_file_is_right(source) -> None:
     text = (CHECKOUT / "config/config.yaml").read_text()
-    example = text[text.index("# nodes:") :].replace("\n# ", "\n").removeprefix("# ")
-    assert compile_file(source(example), "gpu-7")["scaling.memory"] == 1.5
+    example = text[text.index("# profiles:") :].replace("\n# ", "\n").removeprefix("# ")
+    made = compile_source(source(example), "gpu-7", lambda _: {"pool": "training"}).settings
+    assert (made["scaling.memory"], made["placement.policy"]) == (1.5, "spread")
 
 
 def test_documentation_has_every_key_with_its_default() -> None:
     text = (CHECKOUT / "docs/configuration.md").read_text()
     rows = dict(re.findall(r"^\| `([a-z_.]+)` \| `(.*?)` \|", text, flags=re.M))
     assert rows == {name: compiler.value_text(name, value).replace("''", '""') for name, value in DEFAULTS.items()}
+
+
+@pytest.mark.parametrize("page", ["configuration.md", "coexistence.md"])
+def test_the_settings_that_documents_show_are_right(source, page: str) -> None:
+    blocks = re.findall(r"^( *)```yaml\n(.*?)^ *```$", (CHECKOUT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks
+    for indent, text in blocks:
+        made = compile_source(source(re.sub(f"^{indent}", "", text, flags=re.MULTILINE)), "gpu-7", compiler.no_labels)
+        assert values(made.settings) != DEFAULTS or "profiles" in text
 
 
 def test_apply_writes_reports_and_repeats(source, tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+import re
 from pathlib import Path
 
 import pytest
+from checkout import CHECKOUT
 
 from vgpu.config import records, settings
 from vgpu.config.errors import VgpuError
@@ -26,9 +29,39 @@ def test_settings_of_an_older_compiler_get_the_defaults_of_what_they_lack() -> N
     assert settings.from_record(record, "f")["placement.policy"] == "binpack"
 
 
+def test_the_release_is_that_of_the_package() -> None:
+    (found,) = re.findall(r'^version = "(.*)"$', (CHECKOUT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert found == settings.RELEASE
+
+
+VALUES = [None, True, 7, -1.5, "", "text", "a\nb", [], ["x", 1], {"a": {}}, 1 << 70]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_only_a_newer_version_knows_is_ignored_with_one_note(seed: int) -> None:
+    rng = random.Random(seed)
+    names = {f"{rng.choice(('scaling', 'quota'))}.new_{rng.randrange(1000)}" for _ in range(rng.randrange(1, 9))}
+    unknown = {name: rng.choice(VALUES) for name in names}
+    version = rng.choice(["0.1.1", "0.2", "0.10.0~rc1", "1.0.0+x", "2"])
+    record = {
+        "version": 1, "node": "n", "compiled_by": version, "future": rng.choice(VALUES),
+        "settings": {**unknown, "scaling.cores": 2.5},
+    }  # fmt: skip
+    made = settings.from_record(record, "f")
+    assert (made["scaling.cores"], made["placement.policy"]) == (2.5, "binpack")
+    (note,) = made.notes
+    begin = f"f: settings of vgpu {version}, which this version ignores: "
+    assert note.startswith(begin) and set(note.removeprefix(begin).split(", ")) == names
+    for compiler in ("0.1.0", "0.0.9", "", None, 5, "x", "0.1.0~rc1"):
+        with pytest.raises(VgpuError, match="expected a setting that this version knows"):
+            settings.from_record({**record, "compiled_by": compiler}, "f")
+    with pytest.raises(VgpuError, match=r"scaling\.cores: expected a number, found x; run: vgpuctl config apply"):
+        settings.from_record({**record, "settings": {**unknown, "scaling.cores": "x"}}, "f")
+
+
 def test_accessors() -> None:
     made = Settings()
-    assert made.text("driver.root") == "/"
+    assert made.text("driver.root") == "auto"
     assert made.flag("standalone.enabled") is True
     assert made.number("scaling.cores") == 1.0
     assert made.texts("driver.capabilities") == ["compute", "utility"]

@@ -11,10 +11,10 @@ import os
 import click
 
 from vgpu.config import compiled, compiler, inventory, paths, settings
-from vgpu.config.compiler import Compiled
+from vgpu.config.compiler import Compiled, Labels
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.node.ctl import peer_config
+from vgpu.node.ctl import node_labels, peer_config
 from vgpu.node.ctl.group import Group
 from vgpu.node.ctl.output import output_option, output_option_of, print_json, print_table, wide_option
 from vgpu.node.ctl.upgrade import keep
@@ -40,8 +40,10 @@ def config() -> None:
 @config.command()
 @file_argument
 @node_option
+@node_labels.options
 @output_option
-def check(file: str | None, node: str, output: str) -> None:
+@click.pass_obj
+def check(config_path: str, file: str | None, node: str, labels: Labels | None, output: str) -> None:
     """Check whether FILE is right, and change nothing.
 
     On the node itself, check also that the directories of the driver exist, and, if there is an inventory, that the
@@ -49,7 +51,7 @@ def check(file: str | None, node: str, output: str) -> None:
     """
     notes: list[str] = []
     try:
-        source = _check(file, node, notes)
+        source = _check(config_path, file, node, labels, notes)
     except VgpuError as error:
         if output != "json":
             raise
@@ -67,12 +69,13 @@ def check(file: str | None, node: str, output: str) -> None:
 @config.command()
 @file_argument
 @node_option
+@node_labels.options
 @output_option_of(("table", "yaml", "json"))
 @wide_option
 @click.pass_obj
-def show(config_path: str, file: str | None, node: str, output: str, wide: bool) -> None:
-    """Print every setting that results from FILE, and where its value comes from."""
-    result = _compile(file, node)
+def show(config_path: str, file: str | None, node: str, labels: Labels | None, output: str, wide: bool) -> None:
+    """Print every setting that results from FILE, where its value comes from, and which profile applies."""
+    result = _compile(config_path, file, node, labels)
     if output == "yaml":
         click.echo(compiler.as_yaml(result), nl=False)
     elif output == "json":
@@ -90,12 +93,13 @@ def show(config_path: str, file: str | None, node: str, output: str, wide: bool)
 @config.command()
 @file_argument
 @node_option
+@node_labels.options
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 @output_option
 @click.pass_obj
-def apply(config_path: str, file: str | None, node: str, dry_run: bool, output: str) -> None:
+def apply(config_path: str, file: str | None, node: str, labels: Labels | None, dry_run: bool, output: str) -> None:
     """Compile FILE to the settings that the hook reads. If FILE is wrong, change nothing."""
-    done = compiled.apply(_source(file), config_path, node, dry_run)
+    done = compiled.apply(_source(file), config_path, node, dry_run, labels)
     for note in done.compiled.notes:
         _note(note)
     if output == "json":
@@ -155,20 +159,38 @@ def import_(file: str, node: str, into: str | None, output: str) -> None:
     click.echo(f"{into}: {len(imported.nodes)} nodes added; run: vgpuctl config apply")
 
 
-def _check(file: str | None, node: str, notes: list[str]) -> str:
+def _check(config_path: str, file: str | None, node: str, labels: Labels | None, notes: list[str]) -> str:
     """The file that is right; VgpuError if it is not. Each note is printed, too."""
-    result = _compile(file, node)
+    tried = _Tried(labels or compiled.recorded_labels(config_path))
+    result = _compile(config_path, file, node, tried)
     notes += result.notes
     _check_directories(result, node)
     unknown = _check_devices(result.settings, node)
     if unknown:
-        notes.append(f"not checked: whether the list of devices is within kubelet's 4 MiB: {unknown}")
+        tried.unchecked.append(f"whether the list of devices is within kubelet's 4 MiB: {unknown}")
+    for text in tried.unchecked:
+        notes.append(f"not checked: {text}")
         _note(notes[-1])
     return result.settings.source
 
 
-def _compile(file: str | None, node: str) -> Compiled:
-    result = compiler.compile_source(_source(file), node)
+class _Tried:
+    """The node's labels, or none and a line in `unchecked` if they are not known: all profiles are checked anyway."""
+
+    def __init__(self, labels: Labels) -> None:
+        self.labels = labels
+        self.unchecked: list[str] = []
+
+    def __call__(self, names: list[str]) -> dict[str, str]:
+        try:
+            return self.labels(names)
+        except VgpuError as error:
+            self.unchecked.append(f"which profile applies to this node: {error}")
+            return {}
+
+
+def _compile(config_path: str, file: str | None, node: str, labels: Labels | None) -> Compiled:
+    result = compiled.compile_file(_source(file), config_path, node, labels)
     for note in result.notes:
         _note(note)
     return result
@@ -181,7 +203,7 @@ def _check_directories(result: Compiled, node: str) -> None:
         return
     for name in DIRECTORIES:
         path = result.settings.text(name)
-        if path and not os.path.isdir(path):
+        if path not in ("", settings.AUTO) and not os.path.isdir(path):
             found = "another file" if os.path.lexists(path) else "no such directory"
             raise VgpuError(f"{name} ({compiler.origin_text(result, name)})", expected="a directory of this node",
                             found=f"{path}: {found}", do="correct the path, or mount the driver there")  # fmt: skip
@@ -221,6 +243,7 @@ def _described(result: Compiled, name: str) -> dict[str, object]:
         "setting": name,
         "value": result.settings[name],
         "origin": origin.kind,
+        "profile": result.profile if origin.kind == "profile" else None,
         "file": result.settings.source if origin.line else None,
         "line": origin.line or None,
     }

@@ -144,7 +144,7 @@ def add(section: str, target: str, node: str) -> None:
         trial = f"{directory}/{os.path.basename(target)}"
         records.write_bytes(trial, joined.encode("utf-8"))
         try:
-            compiler.compile_source(trial, node)
+            compiler.compile_source(trial, node, compiler.no_labels)
         except compiler.ConfigErrors as error:
             raise compiler.ConfigErrors([line.replace(trial, target) for line in error.lines]) from None
     operator_files.replace(target, joined.encode("utf-8"))

@@ -32,7 +32,7 @@ def keep(source: str, compiled_path: str, node: str) -> str:
     before = record.get("settings")
     if not isinstance(before, dict) or NAME in before or before.get("standalone.enabled") is False:
         return ""
-    if compiler.compile_source(source, node).origins[NAME].kind != "default":
+    if compiler.compile_source(source, node, compiler.no_labels).origins[NAME].kind != "default":
         return ""
     value = str(settings.BEFORE[NAME])
     _write(source, value, node)
@@ -48,7 +48,7 @@ def _write(source: str, value: str, node: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
         trial = f"{directory}/config.yaml"
         records.write_bytes(trial, changed.encode("utf-8"))
-        if compiler.compile_source(trial, node).settings.text(NAME) != value:
+        if compiler.compile_source(trial, node, compiler.no_labels).settings.text(NAME) != value:
             raise VgpuError(source, expected=f"a place for {NAME}: {value}", found="none", do="write it by hand")
     operator_files.replace(os.path.realpath(source), changed.encode("utf-8"))  # a link stays
 

@@ -31,7 +31,8 @@ Signature = tuple[object, ...]
 class InventoryRefresher(Monitor):
     """`found` is the inventory in force. It is None if none is usable; then `error` is the reason.
 
-    `attempts` counts the attempts that have ended.
+    `attempts` counts the attempts that have ended. While `paused` no inventory is taken, and one is taken at once
+    afterwards: the driver may be another.
     """
 
     LIMIT = 120.0  #: cards without persistence mode take some seconds each
@@ -50,6 +51,7 @@ class InventoryRefresher(Monitor):
         self.found: Inventory | None = None
         self.error = ""
         self.attempts = 0
+        self.paused = False
         self._file: tuple[int, ...] = (-1,)
         self._wanted: Signature = ()
         self._taken: Signature = ()
@@ -71,17 +73,21 @@ class InventoryRefresher(Monitor):
         signature = self._signature()
         if signature != self._wanted:
             self._wanted, self._pause, self._not_before = signature, FIRST_PAUSE, 0.0
+        if self.paused:
+            self._taken, self._pause, self._not_before = (), FIRST_PAUSE, 0.0
+            return
         needed = self.found is None or signature != self._taken or self._lacks_a_card()
         if needed and self._due():
             self._taken = self._wanted
             self._start(self._work)
 
     def _signature(self) -> Signature:
-        """What an inventory depends on, at little cost: driver, boot, cards, numbers of the nodes, libvcuda."""
+        """What an inventory depends on, at little cost: driver, root, boot, cards, numbers of the nodes, libvcuda."""
         proc_root = self.settings.text("driver.proc_root")
         numbers = device_nodes.majors(proc_root)
         return (
             staleness.driver_version(proc_root),
+            discover.root_identities(self.settings),
             staleness.boot_id(proc_root, self.proc),
             tuple(device_nodes.minors(proc_root).items()),
             tuple(sorted(item for item in numbers.items() if item[0].startswith("nvidia"))),

@@ -22,13 +22,15 @@ import sys
 from collections.abc import Callable
 from importlib import metadata
 
-from vgpu.config import grants, paths
+from vgpu.config import driver_upgrade, grants, paths
 from vgpu.config import settings as node_settings
 from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Inventory
 from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
+from vgpu.hook.linux import staleness
 from vgpu.node.daemon.card_use import CardUseMonitor
 from vgpu.node.daemon.context_sizes import ContextSizes
 from vgpu.node.daemon.copy_removal import CopyRemoval
@@ -73,6 +75,8 @@ class Daemon:
         self.server = Server(paths.vgpud_socket(self.settings.run_dir), self.selector, self.answer, since_boot)
         self.workers: list[Worker] = []  # all workers that are not waited for yet, also those whose result is unused
         self.incidents = Incidents()
+        self.driver_upgrade = ""  # why NVML must stay closed: the GPU operator upgrades the driver
+        self._note_settings()
         self._create_parts()
         self.stopping = False
         self.reload = False
@@ -119,6 +123,7 @@ class Daemon:
         if self.reload:
             self.reload = False
             self._part("settings", self._reload)
+        self._part("driver upgrade file", self._look_at_upgrade)
         self._part("inventory file", self.inventory.look)
         self._part("reaper", self.reaper.look)
         self._part("copies of libvcuda", lambda: self.copy_removal.look(self.inventory.found))
@@ -139,12 +144,29 @@ class Daemon:
 
     def _watch(self) -> None:
         """The watches, which have workers: they use the answers that are there, and start the workers that are due."""
-        self._part("foreign watch", lambda: self.foreign_processes.look(self.inventory.found))
+        found = self._usable()
+        self._part("foreign watch", lambda: self.foreign_processes.look(found))
         self._part("device watch", self.device_monitor.look)
-        self._part("share watch", lambda: self.usage_monitor.look(self.inventory.found))
-        self._part("memory watch", lambda: self.memory_watch.look(self.inventory.found))
-        self._part("card use", lambda: self.card_use.look(self.inventory.found))
+        self._part("share watch", lambda: self.usage_monitor.look(found))
+        self._part("memory watch", lambda: self.memory_watch.look(found))
+        self._part("card use", lambda: self.card_use.look(found))
         self.workers = [worker for worker in self.workers if not worker.gone()]
+
+    def _usable(self) -> Inventory | None:
+        """The inventory whose NVML may be called now."""
+        return None if self.driver_upgrade else self.inventory.found
+
+    def _look_at_upgrade(self) -> None:
+        """Close NVML while the device plugin says that the driver is being upgraded: the module is to be unloaded."""
+        self.driver_upgrade = driver_upgrade.read(self.settings.run_dir, staleness.boot_id(self.proc), since_boot())
+        self.inventory.paused = bool(self.driver_upgrade)
+        text = f"NVML is closed, no inventory is taken: {self.driver_upgrade}" if self.driver_upgrade else ""
+        self.conditions.set("driver upgrade", text)
+        if self.driver_upgrade:
+            for monitor in (
+                self.inventory, self.foreign_processes, self.usage_monitor, self.memory_watch, self.card_use,
+            ):  # fmt: skip
+                monitor.abandon()
 
     def close(self) -> None:
         self.notifier.stopping()
@@ -232,8 +254,12 @@ class Daemon:
             raise VgpuError("paths.run", expected=self.settings.run_dir, found=found.run_dir, do="restart vgpud")
         self._stop_parts()
         self.settings = found
+        self._note_settings()
         self._create_parts()
         self.log.info("settings read again", path=self.config_path)
+
+    def _note_settings(self) -> None:
+        self.conditions.set("newer settings", "; ".join(self.settings.notes))
 
     # Answers
 
@@ -257,6 +283,7 @@ class Daemon:
                 "taken": found.taken if found else 0.0,
                 "error": self.inventory.error,
             },
+            "driver_upgrade": self.driver_upgrade,
             "reaper": {"last": self.reaper.last, "released": self.reaper.released},
             "claims": dict(self.reaper.counts),
             "devices": {"reopened": self.device_monitor.reopened},

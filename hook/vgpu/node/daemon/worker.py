@@ -130,6 +130,11 @@ class Monitor:
         if self.worker is not None:
             self.worker.stop()
 
+    def abandon(self) -> None:
+        """Kill the worker and ignore what it has done."""
+        self.stop()
+        self.worker = None
+
     def _due(self) -> bool:
         """Whether a worker may start now."""
         return self.worker is None and self.clock() >= self._not_before

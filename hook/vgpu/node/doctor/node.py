@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from vgpu.config import compiled, compiler, records, standalone
+from vgpu.config import compiled, records, standalone
 from vgpu.config import inventory as inventories
 from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError
@@ -42,7 +42,8 @@ def settings(context: CheckContext) -> Iterator[Finding]:
     node_settings.read(context.config_path)
     source = records.read(context.config_path).get("source")
     if isinstance(source, str) and os.path.exists(source):
-        wanted = compiler.compile_source(source, context.settings.node or os.uname().nodename).settings
+        node = context.settings.node or os.uname().nodename
+        wanted = compiled.compile_file(source, context.config_path, node).settings
         if not compiled.is_in_force(wanted, context.config_path):
             found = f"{context.config_path} differs from {source}"
             expected = "the settings of the configuration file to be in force"

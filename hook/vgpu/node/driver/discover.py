@@ -15,11 +15,14 @@ from collections.abc import Callable
 from vgpu.config import context_sizes
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Device, Inventory, Library, nvml_of
-from vgpu.config.settings import Settings
+from vgpu.config.settings import AUTO, Settings
 from vgpu.hook.linux import staleness
 from vgpu.node.driver import device_nodes, elf_symbols, files, library_copies, nvml, unknown_functions
 
 Note = Callable[[str], None]
+
+#: Where driver.root: auto looks: the host's own driver, then that of a driver container (NVIDIA's GPU operator).
+AUTO_ROOTS = ("/", "/run/nvidia/driver")
 
 
 def take(
@@ -35,17 +38,18 @@ def take(
     of sysfs; its default is the `sys` beside driver.proc_root. `note` receives one line for each problem and for each
     node that was made.
     """
-    root, proc_root = settings.text("driver.root"), settings.text("driver.proc_root")
+    root, proc_root = driver_root(settings), settings.text("driver.proc_root")
     search = files.Search(
         root, settings.texts("driver.library_dirs"), settings.texts("driver.extra_libraries"),
         settings.texts("driver.exclude_libraries"), note,
     )  # fmt: skip
     version = driver_version(proc_root, search, note)
     libraries = search.libraries(version)
-    devices = _nodes(dev_dir(settings), proc_root, note)
+    nodes_dir = dev_dir(settings, root)
+    devices = _nodes(nodes_dir, proc_root, note)
     sys_root = sys_root or os.path.join(os.path.dirname(proc_root), "sys")
-    found = nvml.take(nvml_of(libraries), dev_dir(settings), sys_root, note)
-    _check_cards(found, dev_dir(settings), proc_root, note)
+    found = nvml.take(nvml_of(libraries), nodes_dir, sys_root, note)
+    _check_cards(found, nodes_dir, proc_root, note)
     _fill_contexts(found, settings.text("paths.state"), note)
     _check_functions(libraries, settings.text("paths.libvcuda"), note)
     copies = library_copies.make(
@@ -86,7 +90,7 @@ def driver_version(proc_root: str, search: files.Search, note: Note) -> str:
         return version
     versions = search.versions()
     if not versions:
-        do = "install the NVIDIA driver, or set driver.root in config.yaml"
+        do = "install the NVIDIA driver, or start its container, or set driver.root in config.yaml"
         raise VgpuError(
             f"driver below {search.root}", expected=f"{proc_root}/driver/nvidia/version or libcuda.so.<version>",
             found="neither", do=do,
@@ -97,10 +101,43 @@ def driver_version(proc_root: str, search: files.Search, note: Note) -> str:
     return versions[0]
 
 
-def dev_dir(settings: Settings) -> str:
-    """The directory of the host's nodes: the configured one, else the driver root's /dev if it is in use, else /dev."""
+def driver_root(settings: Settings) -> str:
+    """The configured root; for auto the first of AUTO_ROOTS that has the loaded driver's libraries, else the host's.
+
+    A host may have libraries that an earlier driver left. Without a loaded module any version will do.
+    """
+    configured = settings.text("driver.root")
+    if configured != AUTO:
+        return configured
+    loaded = staleness.driver_version(settings.text("driver.proc_root"))
+    complete = (root for root in AUTO_ROOTS if _search(settings, root).is_complete(loaded))
+    return next(complete, AUTO_ROOTS[0])
+
+
+def _search(settings: Settings, root: str) -> files.Search:
+    return files.Search(root, settings.texts("driver.library_dirs"), [], [], lambda text: None)
+
+
+def root_identities(settings: Settings) -> tuple[tuple[int, int], ...]:
+    """(device, inode) of each directory that driver_root may return: a driver container mounts and unmounts its own."""
+    configured = settings.text("driver.root")
+    found = []
+    for root in AUTO_ROOTS if configured == AUTO else (configured,):
+        try:
+            status = os.stat(root)
+            found.append((status.st_dev, status.st_ino))
+        except OSError:
+            found.append((0, 0))
+    return tuple(found)
+
+
+def dev_dir(settings: Settings, root: str = "") -> str:
+    """The directory of the host's nodes: the configured one, else the driver root's /dev if it is in use, else /dev.
+
+    `root` is what `driver_root` has found, if the caller knows it.
+    """
     configured = settings.text("driver.dev_root")
-    own = os.path.join(settings.text("driver.root"), "dev")
+    own = os.path.join(root or driver_root(settings), "dev")
     return configured or (own if os.path.exists(own + "/nvidiactl") else "/dev")
 
 

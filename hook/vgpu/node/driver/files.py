@@ -150,6 +150,12 @@ class Search:
                 found.append(version)
         return list(dict.fromkeys(found))
 
+    def is_complete(self, version: str) -> bool:
+        """Whether the libraries that every node needs are there, of this version, or of any one if it is ""."""
+        names = {name for name, _ in self._files(REQUIRED)}
+        versions = [version] if version else self.versions()
+        return any(all(f"{stem}.so.{one}" in names for stem in REQUIRED) for one in versions)
+
     def libraries(self, version: str) -> list[Library]:
         """The libraries of driver `version`; VgpuError when one that no node can do without is missing.
 
@@ -165,12 +171,16 @@ class Search:
                 raise self._missing(f"{stem}.so.{version}")
         return list(found.values())
 
-    def _files(self) -> Iterator[tuple[str, str]]:
-        """(name, resolved path) of every library. libvdpau, not the loader, looks for the libraries in `vdpau/`."""
+    def _files(self, begins: tuple[str, ...] = ("",)) -> Iterator[tuple[str, str]]:
+        """(name, resolved path) of every library whose name begins so.
+
+        libvdpau, not the loader, looks for the libraries in `vdpau/`.
+        """
         base = len(self.root.rstrip("/"))
         for directory in [place for each in self.directories for place in (each, each + "/vdpau")]:
             for name in sorted(_listed(directory)):
-                path = resolve(self.root, f"{directory}/{name}"[base:]) if ".so" in name else ""
+                wanted = ".so" in name and name.startswith(begins)
+                path = resolve(self.root, f"{directory}/{name}"[base:]) if wanted else ""
                 if path and os.path.isfile(path):
                     yield name, path
 

@@ -23,6 +23,7 @@ from vgpu.node.service.log import Conditions, Log
 from vgpu.plugin.apiserver import handover, pod_complaints, pod_incidents, scheduler_protocols
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
 from vgpu.plugin.apiserver.node_annotations import NodeAnnotations
+from vgpu.plugin.apiserver.node_labels import NodeLabels
 from vgpu.plugin.apiserver.outage import Outage
 from vgpu.plugin.apiserver.pod_complaints import Complaint, InForce
 from vgpu.plugin.apiserver.pod_incidents import Notice, Repeats
@@ -45,10 +46,15 @@ def _nobody() -> None:
     return
 
 
+def _untold(reason: str) -> None:
+    del reason
+
+
 class Agent:
     """`reasons` returns card uuid -> why the card is unhealthy; `pod_over` is called when a pod of this node is over.
 
-    `faults` returns the cards that are out of order themselves: card uuid -> card and fault in words.
+    `faults` returns the cards that are out of order themselves: card uuid -> card and fault in words. `upgrade` gets
+    why the driver must not be used, or "", each time that the agent has read the node's labels.
     VgpuError where the node has no name.
     """
 
@@ -61,6 +67,7 @@ class Agent:
         clock: Callable[[], float] = time.time,
         pod_over: Callable[[], None] = _nobody,
         faults: Callable[[], dict[str, str]] = dict,
+        upgrade: Callable[[str], None] = _untold,
     ) -> None:
         if not node_name:
             do = "set NODE_NAME from spec.nodeName, or name the node in vgpuctl config apply --node"
@@ -77,6 +84,7 @@ class Agent:
             settings, node_name, self.conditions, self._stopped, self._woken.set, pod_over, self.outage
         )
         self.node_annotations = NodeAnnotations(settings, node_name, reasons, clock)
+        self.node_labels = NodeLabels(node_name, self.conditions, upgrade, self.node_annotations.inventory, reasons)
         self._api: Api | None = None
         self._rounds = 0
         self._unlocked: set[str] = set()
@@ -159,7 +167,7 @@ class Agent:
         pods = self.informer.pods()
         self._forget({pod.pod.uid for pod in pods})
         failed: list[Exception] = []
-        for work in (self._release, self._answer_pods, self._write_node_annotations):
+        for work in (self._look_at_node, self._release, self._answer_pods, self._write_node_annotations):
             try:
                 work(api, pods)
             except (ApiError, VgpuError) as error:
@@ -171,6 +179,10 @@ class Agent:
         waits = any(scheduler_protocols.awaits_answer(pod, self.dialects) for pod in pods)
         self._rounds = self._rounds + 1 if waits else 0
         return min(TICK * (1 + self._rounds / 20), SLOW_TICK) if waits else REST
+
+    def _look_at_node(self, api: Api, pods: list[PodObject]) -> None:
+        del pods
+        self.node_labels.look(api)
 
     def _write_node_annotations(self, api: Api, pods: list[PodObject]) -> None:
         self.node_annotations.write(api, pods)

@@ -73,14 +73,14 @@ class NodeAnnotations:
         return registration.holdings(*held, self.clock() // MINUTE * MINUTE)
 
     def _offer(self) -> Offer:
-        found, text, number = self._read(), self.settings.text, self.settings.number
+        found, text, number = self.inventory(), self.settings.text, self.settings.number
         return Offer(
             found.cards, self.reasons(), found.driver_version, text("placement.policy"), number("scaling.cores"),
             number("scaling.memory"), int(number("resources.split_count")),
         )  # fmt: skip
 
-    def _read(self) -> Inventory:
-        """The inventory; read again when its file has been replaced."""
+    def inventory(self) -> Inventory:
+        """The inventory; read again when its file has been replaced. VgpuError if there is none."""
         try:
             status = os.stat(paths.inventory(self.settings.run_dir))
             stamp = (status.st_ino, status.st_mtime_ns)

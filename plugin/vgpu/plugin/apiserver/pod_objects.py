@@ -128,6 +128,10 @@ def version_of(value: object) -> str:
     return _text(_object(value, "metadata"), "resourceVersion")
 
 
+def labels_of(value: object) -> dict[str, str]:
+    return _texts(_object(value, "metadata"), "labels")
+
+
 def annotations_of(value: object) -> dict[str, str]:
     return _texts(_object(value, "metadata"), "annotations")
 

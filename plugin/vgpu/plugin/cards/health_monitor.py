@@ -62,7 +62,7 @@ class Pace:
 
 
 class HealthMonitor:
-    """The monitor's thread calls `on_change` whenever `reasons()` has changed.
+    """The monitor's thread calls `on_change` whenever `reasons()` has changed. While `away()` is true, NVML is closed.
 
     The constructor loads the faults that an earlier plugin recorded, from one small file. `reasons()` contains them
     before `start`.
@@ -77,6 +77,7 @@ class HealthMonitor:
         pace: Pace | None = None,
         clock: Callable[[], float] = since_boot,
         proc: str = "/proc",
+        away: Callable[[], str] = str,
     ) -> None:
         self.settings = settings
         self.cards = {card.uuid: card for card in cards}
@@ -85,6 +86,7 @@ class HealthMonitor:
         self.on_change = on_change
         self.pace = pace or Pace()
         self.clock = clock
+        self.away = away
         self.ignored, self.events = _ignored(settings, log)
         self._file = paths.health(settings.run_dir)
         self._saved = False
@@ -114,12 +116,16 @@ class HealthMonitor:
     def stop(self) -> None:
         """End the thread and its processes. A process that hangs in the kernel ends later by itself."""
         self._stopping = True
-        os.write(self._wake[1], b".")
+        self.wake()
         if self._thread.ident is not None:
             self._thread.join()
         self._selector.close()
         for fd in self._wake:
             os.close(fd)
+
+    def wake(self) -> None:
+        """Begin the next round now. Any thread may call this."""
+        os.write(self._wake[1], b".")
 
     def reasons(self) -> dict[str, str]:
         """Card uuid -> why the card is unhealthy; without the healthy ones. Any thread may call this."""
@@ -161,6 +167,8 @@ class HealthMonitor:
         for key, _ in self._selector.select(max(until - self.clock(), 0.0)):
             if key.data is not None:
                 self._hear(key.data)
+            else:
+                os.read(self._wake[0], 4096)
         self._judge_silence()
 
     def _probes(self) -> Iterator[_Probe]:
@@ -227,6 +235,11 @@ class HealthMonitor:
     def _keep_asking(self) -> None:
         """Keep one session for the cards that answer, and now and then probe each card outside the session."""
         self._leaving = [probe for probe in self._leaving if not probe.gone()]
+        if self.away():
+            for probe in list(self._probes()):
+                self._end(probe)
+            self._pause, self._not_before, self._next_apart = self.pace.first, 0.0, {}
+            return
         apart = {uuid for uuid, state in self._states.items() if state.apart() or not self.events}
         together = [uuid for uuid in self.cards if uuid not in apart]
         if self._session and set(self._session.cards) != set(together):

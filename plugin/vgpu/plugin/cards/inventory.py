@@ -20,7 +20,11 @@ GRACE = 10.0  #: seconds that an inventory may be missing or stale; vgpud replac
 
 
 class InventoryMonitor:
-    """`cards`: all cards ever seen; `error`: why there is no usable inventory now, else ""."""
+    """`cards`: all cards ever seen; `error`: why there is no usable inventory now, else "".
+
+    With `stale_counts` the cards of a stale inventory are known, too. That is for the time of a driver's upgrade, in
+    which nobody takes another one: a plugin that starts then offers them as unhealthy, and kubelet keeps their ids.
+    """
 
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self.settings = settings
@@ -28,6 +32,7 @@ class InventoryMonitor:
         self.error = ""
         self.known: dict[str, Card] = {}
         self.present: set[str] = set()
+        self.stale_counts = False
         self.ever = False  #: whether there was a usable inventory, even one without cards
         self._file: tuple[int, ...] = (-1,)
         self._found: inventory.Inventory | None = None
@@ -76,6 +81,8 @@ class InventoryMonitor:
         """Take the inventory's cards as the present ones; VgpuError if the inventory is stale."""
         assert self._found is not None
         proc_root = self.settings.text("driver.proc_root")
+        if self.stale_counts:
+            self.known = {**{card.uuid: card for card in self._found.cards}, **self.known}
         staleness.check(self._found, proc_root)
         driver = bool(staleness.driver_version(proc_root))
         if self._had_driver and not driver:

@@ -36,7 +36,8 @@ def verbs(monkeypatch: pytest.MonkeyPatch) -> list[metadata.EntryPoint]:
     """The entry points that vgpuctl finds, whether or not vgpu is installed here."""
     found = [CONFIG]
     monkeypatch.setattr(metadata, "entry_points", lambda group: list(found))
-    monkeypatch.delenv("NODE_NAME", raising=False)
+    for name in ("NODE_NAME", "VGPU_NODE_LABELS", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
     return found
 
 
@@ -203,7 +204,8 @@ def test_show_as_json(node: Node) -> None:
     values = {**DEFAULTS, "scaling.memory": 2.0, "scaling.cores": 3.0}
     assert {name: row["value"] for name, row in rows.items()} == values
     assert rows["scaling.cores"] == {
-        "setting": "scaling.cores", "value": 3.0, "origin": "node", "file": str(node.source), "line": 3,
+        "setting": "scaling.cores", "value": 3.0, "origin": "node", "profile": None, "file": str(node.source),
+        "line": 3,
     }  # fmt: skip
     assert [rows["driver.root"][name] for name in ("origin", "file", "line")] == ["default", None, None]
 
@@ -233,6 +235,33 @@ def test_node_by_the_hosts_name(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_no_override_for_this_node_is_noted(node: Node) -> None:
     assert "nodes: has gpu-7, but nothing for this node, gpu-8" in node.config("check", TEXT, "--node", "gpu-8").stderr
+
+
+POOLS = "profiles:\n- {name: t4, node_labels: {pool: a}, scaling: {cores: 3}}\n"
+APPLIES = "profile t4 applies to this node, n"
+
+
+def test_the_profile_by_options_by_the_environment_and_as_recorded(node: Node) -> None:
+    done = node.config("apply", POOLS, "--node", "n")
+    assert (done.exit_code, node.target.exists()) == (1, False)
+    assert "profiles: expected the node's labels, by which profiles are chosen, found none; name them" in done.stderr
+    done = node.config("check", POOLS, "--node", "n")
+    assert done.exit_code == 0 and "not checked: which profile applies to this node: profiles: expected" in done.stderr
+    for arguments, env in ((("--label", "b=", "--label", "pool=a"), {}), ((), {"VGPU_NODE_LABELS": "b= pool=a"})):
+        done = node.config("show", POOLS, "--node", "n", *arguments, "--output", "json", **env)
+        rows = {row["setting"]: row for row in json.loads(done.stdout)}
+        assert {"value": 3.0, "origin": "profile", "profile": "t4", "line": 2}.items() <= rows["scaling.cores"].items()
+        assert APPLIES in done.stderr
+    assert APPLIES in node.config("apply", POOLS, "--node", "n", "--label", "pool=a").stderr
+    assert APPLIES in node.config("apply", POOLS + "scaling: {memory: 2}\n", "--node", "n").stderr, "as recorded"
+    assert settings.read(str(node.target))["scaling.cores"] == 3.0
+    other = POOLS.replace("pool: a", "zone: b")
+    assert "found none; name them" in node.config("apply", other, "--node", "n").stderr, "nobody has said the zone"
+    node.config("apply", POOLS, "--node", "n", "--label", "pool=c")
+    assert settings.read(str(node.target))["scaling.cores"] == 1.0
+    for wrong in ("pool", "=a"):
+        assert node.config("check", POOLS, "--label", wrong).exit_code == 2
+    assert node.config("check", POOLS, "--label", "pool=a", "--labels-from-api").exit_code == 2
 
 
 def test_apply_prints_what_changes(node: Node) -> None:

@@ -12,7 +12,7 @@ import re
 import sys
 
 PACKAGE = "vgpu/plugin/kubelet/proto"
-NAMES = ("deviceplugin", "podresources")
+NAMES = ("cri", "deviceplugin", "podresources")
 
 _DESCRIPTOR = re.compile(r"^DESCRIPTOR = _descriptor_pool\.Default\(\)\.AddSerializedFile\((b'.*')\)$", re.MULTILINE)
 _VERSION = re.compile(r"^# Protobuf Python Version: .*$", re.MULTILINE)

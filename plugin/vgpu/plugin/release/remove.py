@@ -1,0 +1,74 @@
+"""Takes everything of vgpu off a host: the CDI specification, the releases, records and settings.
+
+Belongs here: the order, and the refusal while containers have a share. First the specification goes, so that no
+container starts with a share from then on; when no share is left, the rest goes. A refused removal changes nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable
+
+from vgpu.config.errors import VgpuError
+from vgpu.config.settings import Settings
+from vgpu.hook.ledger.ledger import Ledger
+from vgpu.plugin.release import cdi, install
+
+LOOK = 5.0  #: seconds between two looks at the containers
+
+
+def shares(host: str, settings: Settings) -> list[str]:
+    """The containers with a share or a card that live, by their names or ids."""
+    there = Settings({"paths.run": host + settings.run_dir, "paths.state": host + settings.state_dir})
+    ledger = Ledger(there, [])
+    return sorted(claim.name or claim.container for claim in ledger.claims() if ledger.lives(claim))
+
+
+def remove(
+    host: str, directory: str, cdi_directories: list[str], settings: Settings, wait: Callable[[list[str]], bool]
+) -> list[str]:
+    """Remove everything. Returns the paths that are gone. `wait` is told which containers are left; False gives up.
+
+    Raises VgpuError if containers are left, and OSError. Then the specification is as it was.
+    """
+    _none_left(host, settings, wait)
+    gone = cdi.remove(host, cdi_directories)
+    try:
+        _none_left(host, settings, wait)
+    except VgpuError:
+        for path in gone:  # a container was about to start meanwhile
+            cdi.write(host, os.path.dirname(path), f"{directory}/{install.CURRENT}/{install.PROGRAMS}")
+        raise
+    for path in (directory, settings.run_dir, settings.state_dir):
+        if os.path.isdir(host + path):
+            _clear(host + path)
+            gone.append(path)
+    return gone
+
+
+def _clear(directory: str) -> None:
+    """Remove a directory with all in it. One that is mounted stays, empty."""
+    for entry in os.scandir(directory):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
+    try:
+        os.rmdir(directory)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+
+
+def _none_left(host: str, settings: Settings, wait: Callable[[list[str]], bool]) -> None:
+    while True:
+        left = shares(host, settings)
+        if not left:
+            return
+        if not wait(left):
+            raise VgpuError("containers with a share", expected="none", found=", ".join(left[:10]),
+                            do="delete their pods, or drain the node")  # fmt: skip
+        time.sleep(LOOK)
