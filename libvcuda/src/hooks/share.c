@@ -285,8 +285,11 @@ EXPORT CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTE
 	uint64_t key = result == CUDA_SUCCESS ? (uintptr_t)*memory : 0;
 	if (charge.entered)
 		return charge_end(&charge, result, key);
-	if (result == CUDA_SUCCESS && share)
-		return keep_import(EXTERNAL_MEMORY, key, NULL, share);
+	if (result == CUDA_SUCCESS && share) {
+		CUcontext context = NULL; /* with which it goes */
+		(void)GUARDED(REAL(cuCtxGetCurrent, &context));
+		return keep_import(EXTERNAL_MEMORY, key, context, share);
+	}
 	sharing_drop(share);
 	return result;
 }
