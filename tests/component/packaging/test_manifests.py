@@ -22,6 +22,7 @@ from pod_site import SHIPPED
 from vgpu.config import compiler, paths
 from vgpu.config.settings import DEFAULTS, Settings
 from vgpu.plugin.cards import health_monitor
+from vgpu.plugin.release import command
 from vgpu.plugin.exporter.command import parsed
 
 MANIFESTS = CHECKOUT / "packaging/kubernetes"
@@ -167,13 +168,10 @@ def test_the_hosts_own_files_are_where_the_plugin_looks() -> None:
 
 def test_the_release_is_installed_and_run_where_the_settings_look() -> None:
     install, run = (container(name)["command"] for name in ("install", "vgpud"))
-    assert (install[:2], run[:2], run[-1]) == (
-        ["vgpu-release", "install"],
-        ["vgpu-release", "run"],
-        "vgpud",
-    )
+    assert (install[:2], run) == (["vgpu-release", "install"], ["vgpu-release", "run", "vgpud"])
     options = dict(zip(install[2::2], install[3::2]))
-    assert dict(zip(run[2:-1:2], run[3:-1:2])) == {name: options[name] for name in ("--host", "--directory")}
+    environment = {item["name"]: item["value"] for item in container("vgpud")["env"]}
+    assert environment == {command.HOST: options["--host"], command.DIRECTORY: options["--directory"]}
     root = options["--host"]
     expected = {options["--directory"], str(Path(options["--socket"]).parent), "/etc/cdi", "/var/run/cdi"}
     assert {path: mount["host"] for path, mount in mounts("install").items() if mount["host"]} == {
