@@ -22,8 +22,8 @@ from pod_site import SHIPPED
 from vgpu.config import compiler, paths
 from vgpu.config.settings import DEFAULTS, Settings
 from vgpu.plugin.cards import health_monitor
-from vgpu.plugin.release import command
 from vgpu.plugin.exporter.command import parsed
+from vgpu.plugin.release import command
 
 MANIFESTS = CHECKOUT / "packaging/kubernetes"
 IMAGE = CHECKOUT / "packaging/image"
