@@ -131,7 +131,7 @@ def test_a_kill_at_any_call_leaves_one_whole_release(tmp_path: Path, library: Pa
 def test_upgrades_and_ways_back_keep_the_release_before(tmp_path: Path) -> None:
     images = [image(tmp_path / str(number), f"1.{number}") for number in range(3)]
     host = tmp_path / "host"
-    (host / "opt").mkdir(parents=True)
+    (host / "opt/of-others").mkdir(parents=True)
     mix, before = random.Random(SEED), ""
     for source in [images[0], *mix.choices(images, k=12)]:
         kept = {name: (host / "opt" / name).stat().st_ino for name in install.releases(str(host / "opt"))}
@@ -140,6 +140,7 @@ def test_upgrades_and_ways_back_keep_the_release_before(tmp_path: Path) -> None:
         assert in_force(host) == name
         assert {name, before} - {""} <= set(now), f"seed {SEED}"
         assert len(now) <= 2
+        assert (host / "opt/of-others").is_dir()
         assert all(kept.get(one, number) == number for one, number in now.items()), (
             "a release on the disk is not copied"
         )
@@ -212,7 +213,9 @@ def test_removal_waits_or_refuses_and_leaves_nothing(tmp_path: Path) -> None:
     assert in_force(host)
     assert (host / "etc/cdi/vgpu.json").exists()
     shutil.rmtree(paths.container(run, "c1"))
+    (host / "opt/of-others").mkdir()
     gone = remove.remove(str(host), "/opt", ["/etc/cdi", "/var/run/cdi"], node, wait)
+    assert os.listdir(host / "opt") == ["of-others"]
     assert gone == ["/etc/cdi/vgpu.json", "/opt", node.run_dir, node.state_dir]
     left = [path for path in sorted(host.rglob("*")) if path not in before]
     assert not [path for path in left if not path.is_dir()]

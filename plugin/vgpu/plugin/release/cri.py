@@ -3,8 +3,8 @@
 Belongs here: one call, Status, and what of its answer decides whether a CDI device reaches a container. Does not belong
 here: changing the runtime's configuration, which nothing of the DaemonSet does.
 
-The names of the keys in the answer's `info`: containerd 1.7.x, 2.0.x and 2.1.x print their configuration there
-(`enableCDI`, `cdiSpecDirs`); CRI-O has CDI on always, and prints no configuration.
+containerd 1.7 and 2.1, which tests run, print their configuration in the answer's `info` (`enableCDI`, `cdiSpecDirs`).
+CRI-O, which no test has run, is taken to have CDI on, with the usual directories.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ installed. The release before stays on the disk for a way back that copies nothi
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 import subprocess
@@ -86,16 +87,42 @@ def turn(directory: str, name: str) -> None:
         records.sync_directory(directory)
         for found in releases(directory):
             if found not in (name, before):
-                _remove(os.path.join(directory, found))
+                _take_away(directory, found)
 
 
 def releases(directory: str) -> list[str]:
-    """The names of the releases, whole or not."""
+    """The names of the releases. Others may have files in the directory, too, as in /opt; those are not touched."""
     try:
         names = sorted(os.listdir(directory))
     except FileNotFoundError:
         return []
-    return [name for name in names if name != CURRENT and not name.startswith(".")]
+    places = {name: os.path.join(directory, name) for name in names if name != NEW}
+    return [name for name, path in places.items() if not os.path.islink(path) and _is_release(path)]
+
+
+def remove_all(directory: str) -> None:
+    """Remove all releases and what an installer has made beside them. The directory goes if nothing else is in it."""
+    for name in releases(directory):
+        _take_away(directory, name)
+    for name in (CURRENT, f".{CURRENT}", NEW, LOCK):
+        _remove(os.path.join(directory, name))
+    try:
+        os.rmdir(directory)
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
+            raise
+
+
+def _is_release(path: str) -> bool:
+    return os.path.isfile(os.path.join(path, manifest.PATH))
+
+
+def _take_away(directory: str, name: str) -> None:
+    """Remove a release, first its name: what a kill leaves of it the next installation removes."""
+    new = os.path.join(directory, NEW)
+    _remove(new)
+    os.rename(os.path.join(directory, name), new)
+    _remove(new)
 
 
 def run_once(release: str) -> None:

@@ -13,11 +13,14 @@ import time
 from collections.abc import Callable
 
 from vgpu.config.errors import VgpuError
-from vgpu.config.settings import Settings
+from vgpu.config.settings import COMPILED_PATH, Settings
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.plugin.release import cdi, install
 
 LOOK = 5.0  #: seconds between two looks at the containers
+OURS = (
+    "vgpu"  #: in the name of a directory that is ours alone. Of any other name it may have files of others, and stays
+)
 
 
 def shares(host: str, settings: Settings) -> list[str]:
@@ -42,8 +45,11 @@ def remove(
         for path in gone:  # a container was about to start meanwhile
             cdi.write(host, os.path.dirname(path), f"{directory}/{install.CURRENT}/{install.PROGRAMS}")
         raise
-    for path in (directory, settings.run_dir, settings.state_dir):
-        if os.path.isdir(host + path):
+    if os.path.isdir(host + directory):
+        install.remove_all(host + directory)
+        gone.append(directory)
+    for path in dict.fromkeys((settings.run_dir, settings.state_dir, os.path.dirname(COMPILED_PATH))):
+        if OURS in os.path.basename(path) and os.path.isdir(host + path):
             _clear(host + path)
             gone.append(path)
     return gone
