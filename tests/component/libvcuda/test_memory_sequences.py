@@ -68,7 +68,7 @@ AUTO_FREE = 1
 POOL = "{i:1,i:0,i:1,i:%d,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0}"
 PHYSICAL = "{i:1,i:1,i:1,i:%d,q:0,q:0}"
 NO_STREAM, NO_DEVICE = 4096, 99
-#: Calls that the driver refuses. KEY, WITHIN: a pointer, and another in it; PHYSICAL: memory of SIZE; BINDING: to an array.
+#: Calls that the driver refuses. KEY, WITHIN: a pointer, and another in it; PHYSICAL has SIZE; BINDING: to an array.
 MISTAKES = (
     "cuMemMap 4096 SIZE 0 PHYSICAL 0", "BINDING 1 0", "cuMemRelease 12345", "cuMemFree_v2 4096",
     f"cuMemFreeAsync KEY {NO_STREAM}", "cuMemFree_v2 WITHIN", "cuMemFreeAsync WITHIN 0", "cuArrayDestroy KEY",
