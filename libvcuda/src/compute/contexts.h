@@ -15,7 +15,8 @@
 #include "compute/token_bucket.h"
 #include "shared/guard.h"
 
-enum { STREAM_SLOTS = 64, BATCHES = 128, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 64, SPINS = 200, GAPS = 512 };
+/* MOST_CONTEXTS: more than a card has memory for. The 141 GiB of an H200 hold 364 contexts of 396 MiB. */
+enum { STREAM_SLOTS = 64, BATCHES = 128, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 1024, SPINS = 200, GAPS = 512 };
 
 struct estimate;
 

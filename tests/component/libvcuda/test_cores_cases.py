@@ -35,6 +35,7 @@ def share(container: Container, card: int = 0, within: int = SECOND) -> float:
         ("priorities", 5, 1, 1.05),
         ("short threads", 10, 1, 1.1),
         ("green", 30, 1, 1.05),
+        ("many contexts", 30, 1, 1.05),
     ],
 )
 def test_the_share_holds(node: Node, case: str, percent: int, processes: int, most: float) -> None:
