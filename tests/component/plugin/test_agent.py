@@ -27,7 +27,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.request import pod_record
 from vgpu.node.service.log import Log
-from vgpu.plugin.apiserver import Agent, node_labels
+from vgpu.plugin.apiserver import Agent, node_labels, pod_objects
 from vgpu.plugin.apiserver import agent as cluster_module
 from vgpu.plugin.apiserver.client import Api, ApiError, cause_of
 
@@ -669,6 +669,24 @@ def test_annotations_without_effect_are_events_once_over_restarts_and_outages(si
     time.sleep(0.2)
     assert len(site.server.events) == 3
     assert site.logged("no event could be written") == 0
+
+
+def test_a_pod_whose_annotations_change_all_the_time_has_few_events(site: Site) -> None:
+    """Another pod's event comes all the same, and after an hour the first pod gets events again."""
+    now = [1e9]
+    site.agent.clock = lambda: now[0]
+    api = Api(site.settings.text("kubernetes.kubeconfig"))
+
+    def change(name: str, uid: str, key: str) -> int:
+        pod = pod_objects.parse(site.server.put_pod(name, NODE, uid, LIMITS, {key: "1"}), frozenset())
+        assert pod
+        site.agent._complain(api, [pod])
+        return len(events_of(site, "AnnotationIgnored"))
+
+    assert [change("p", UID, f"vgpu.io/a{number}") for number in range(20)] == [*range(1, 17), 16, 16, 16, 16]
+    assert change("q", OTHER, "vgpu.io/b") == 17
+    now[0] += 3600
+    assert change("p", UID, "vgpu.io/c") == 18
 
 
 def test_a_core_limit_that_the_hook_could_not_read_is_an_event(site: Site) -> None:

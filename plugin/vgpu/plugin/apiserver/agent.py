@@ -26,7 +26,7 @@ from vgpu.plugin.apiserver.node_annotations import NodeAnnotations
 from vgpu.plugin.apiserver.node_labels import NodeLabels
 from vgpu.plugin.apiserver.outage import Outage
 from vgpu.plugin.apiserver.pod_complaints import Complaint, InForce
-from vgpu.plugin.apiserver.pod_incidents import Notice, Repeats
+from vgpu.plugin.apiserver.pod_incidents import HOUR, Notice, Repeats
 from vgpu.plugin.apiserver.pod_objects import PodObject
 from vgpu.plugin.apiserver.pods import PodInformer
 
@@ -40,6 +40,7 @@ STOP_PATIENCE = 2.0  #: seconds to wait for each thread
 INSTALL = "; install python3-kubernetes (Debian, Ubuntu) or run pip install kubernetes, or set kubernetes.api: never"
 MAX_MESSAGE = 1000  #: characters of an event's message; Kubernetes allows 1024
 MOST_NOTICES = 25  #: events about incidents that one round writes; the next rounds write the others
+MOST_COMPLAINTS = 16  #: events about annotations that a pod gets in an hour: its owner may change them all the time
 
 
 def _nobody() -> None:
@@ -88,7 +89,7 @@ class Agent:
         self._api: Api | None = None
         self._rounds = 0
         self._unlocked: set[str] = set()
-        self._complained: dict[str, set[Complaint]] = {}  # pod uid -> the events that it has
+        self._complained: dict[str, tuple[float, set[Complaint]]] = {}  # pod uid -> its events of an hour from then
         self.faults = faults
         self._repeats = Repeats()
         self._judged: dict[str, tuple[str, InForce]] = {}  # pod uid -> the state for which all events are written
@@ -172,8 +173,8 @@ class Agent:
                 work(api, pods)
             except (ApiError, VgpuError) as error:
                 failed.append(error)
-        self._complain(api, pods)
         self._give_notice(api, pods)
+        self._complain(api, pods)
         if failed:
             raise failed[0]
         waits = any(scheduler_protocols.awaits_answer(pod, self.dialects) for pod in pods)
@@ -292,9 +293,16 @@ class Agent:
         return found
 
     def _write_event(self, api: Api, pod: PodObject, complaint: Complaint) -> bool:
-        """Write an event unless it was written before; False when it has to be tried again."""
-        written = self._complained.setdefault(pod.pod.uid, set())
-        if complaint not in written:
+        """Write an event unless it was written before, or the pod has had its events of this hour.
+
+        False when it has to be tried again.
+        """
+        now = self.clock()
+        since, written = self._complained.get(pod.pod.uid, (now, set()))
+        if abs(now - since) >= HOUR:
+            since, written = now, set()
+        self._complained[pod.pod.uid] = since, written
+        if complaint not in written and len(written) < MOST_COMPLAINTS:
             if not self._post_event(api, pod, complaint, complaint):
                 return False
             written.add(complaint)
