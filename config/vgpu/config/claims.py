@@ -11,7 +11,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
 from vgpu.config.grants import Holder
 from vgpu.config.limits import UNLIMITED, CardLimit
-from vgpu.config.request import LOW_PRIORITY
+from vgpu.config.request import LOW_PRIORITY, WHOLE_CARD
 
 VERSION = 1
 MAX_DIGITS = 7  #: of a device's major or minor
@@ -28,11 +28,13 @@ class Claim:
     `<major>:<minor>` -> the host's path. `priority` orders containers for a card's idle time: 0 is high, all else low.
     `lowered`: card uuid -> the highest memory limit, in bytes, of before the limit was lowered; an entry goes when the
     container has freed what it held beyond its limit. None: the claim is of a version that did not record it.
+    `promised`: card uuid -> the (cores, memory) of its grants, where its share was lowered below them. The container
+    gets them when it starts again, so others do not.
     """
 
     __slots__ = (
         "boot_id", "bundle", "cards", "cgroup", "container", "created", "devices", "exclusive", "grants", "holder",
-        "lowered", "name", "pid", "priority", "ready", "start_time",
+        "lowered", "name", "pid", "priority", "promised", "ready", "start_time",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +71,12 @@ class Claim:
         self.priority = priority
         self.devices = devices or {}
         self.lowered: dict[str, int] | None = {}
+        self.promised: dict[str, tuple[int, int]] = {}
+
+    def committed(self, card: CardLimit) -> tuple[int, int]:
+        """(cores, memory) of the card that nobody else may get."""
+        cores, memory = self.promised.get(card.uuid, (0, 0))
+        return max(card.cores, cores), max(card.memory, memory)
 
     def record(self) -> dict[str, object]:
         lowered = {} if self.lowered is None else {"lowered": self.lowered}
@@ -82,7 +90,8 @@ class Claim:
             ],
             "exclusive": self.exclusive, "holder": holder, "grants": self.grants, "bundle": self.bundle,
             "created": self.created, "name": self.name, "ready": self.ready, "cgroup": self.cgroup,
-            "boot_id": self.boot_id, "priority": self.priority, "devices": self.devices, **lowered,
+            "boot_id": self.boot_id, "priority": self.priority, "devices": self.devices,
+            "promised": {uuid: list(amounts) for uuid, amounts in self.promised.items()}, **lowered,
         }  # fmt: skip
 
 
@@ -121,7 +130,17 @@ def from_record(record: dict[str, object], source: str) -> Claim:
         devices=_devices(fields) if "devices" in record else {},
     )
     claim.lowered = _lowered(fields) if "lowered" in record else None
+    claim.promised = _promised(fields) if "promised" in record else {}
     return claim
+
+
+def _promised(fields: Fields) -> dict[str, tuple[int, int]]:
+    found = fields.record["promised"]
+    pairs = list(found.values()) if isinstance(found, dict) else [None]
+    if not all(isinstance(pair, list) and list(map(type, pair)) == [int, int] and min(pair) >= 0 for pair in pairs):
+        raise fields.wrong("promised", "an object of pairs of cores and bytes")
+    assert isinstance(found, dict)
+    return {uuid: (min(cores, WHOLE_CARD), min(memory, UNLIMITED)) for uuid, (cores, memory) in found.items()}
 
 
 def _lowered(fields: Fields) -> dict[str, int]:

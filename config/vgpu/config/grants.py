@@ -52,7 +52,9 @@ class Grant:
     preference for cards, and show when a later grant has taken over the same ids. The first claim fills in `holder`
     and `cards`. It also fills in `share`, the (cores, memory) of each card, where the grants' amounts alone do not
     decide them: the container gets the same when it starts again, even if its pod's annotations have changed.
-    `memories`, by card uuid, is the memory of each card where cards differ; `share` then has the largest. `name` is
+    `memories`, by card uuid, is the memory of each card where cards differ; `share` then has the largest. `released`,
+    the (cores, memory) of each card, is what the container gets at most when it starts again, because somebody has
+    lowered its share and given the rest away; None: nobody has. `name` is
     the holder's namespace/pod/container as its runtime passed them on, or "". Kubelet identifies pods by name.
 
     Every claim fills in three facts by which the ledger later knows that the pod is gone. `pod_cgroup` is the cgroup of
@@ -63,7 +65,7 @@ class Grant:
 
     __slots__ = (
         "amount", "boot_id", "cards", "cores", "created", "devices", "holder", "id", "memories", "memory", "name",
-        "newest", "pod_cgroup", "resource", "share",
+        "newest", "pod_cgroup", "released", "resource", "share",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +85,7 @@ class Grant:
         pod_cgroup: str = "",
         boot_id: str = "",
         newest: float = 0.0,
+        released: tuple[int, int] | None = None,
     ) -> None:
         self.id = id
         self.resource = resource
@@ -99,15 +102,17 @@ class Grant:
         self.pod_cgroup = pod_cgroup
         self.boot_id = boot_id
         self.newest = newest
+        self.released = released
 
     def record(self) -> dict[str, object]:
         holder = self.holder and {"pod_uid": self.holder.pod_uid, "container": self.holder.container}
-        share = self.share and {"cores": self.share[0], "memory": self.share[1]}
+        share, released = (pair and {"cores": pair[0], "memory": pair[1]} for pair in (self.share, self.released))
         return {
             "version": VERSION, "id": self.id, "resource": self.resource, "amount": self.amount,
             "created": self.created, "cores": self.cores, "memory": self.memory, "devices": self.devices,
             "holder": holder, "cards": self.cards, "share": share, "name": self.name,
             "memories": self.memories, "pod_cgroup": self.pod_cgroup, "boot_id": self.boot_id, "newest": self.newest,
+            "released": released,
         }  # fmt: skip
 
 
@@ -188,12 +193,13 @@ def from_record(record: dict[str, object], source: str) -> Grant:
         devices=fields.mapping("devices"),
         holder=holder_of(fields),
         cards=fields.texts("cards"),
-        share=_share_of(fields),
+        share=_pair_of(fields, "share"),
         name=fields.text("name") if "name" in record else "",
         memories=_memories_of(fields) if "memories" in record else {},
         pod_cgroup=fields.text("pod_cgroup") if "pod_cgroup" in record else "",
         boot_id=fields.text("boot_id") if "boot_id" in record else "",
         newest=fields.time("newest") if "newest" in record else 0.0,
+        released=_pair_of(fields, "released"),
     )
 
 
@@ -202,12 +208,12 @@ def _memories_of(fields: Fields) -> dict[str, int]:
     return {uuid: memories.whole(uuid, 0, MAX_SIZE) for uuid in memories.record}
 
 
-def _share_of(fields: Fields) -> tuple[int, int] | None:
+def _pair_of(fields: Fields, key: str) -> tuple[int, int] | None:
     """None where the amounts alone decide, and in records from before this field existed."""
-    if fields.record.get("share") is None:
+    if fields.record.get(key) is None:
         return None
-    share = fields.inner("share")
-    return share.whole("cores", 0, WHOLE_CARD), share.whole("memory", 0, MAX_SIZE)
+    pair = fields.inner(key)
+    return pair.whole("cores", 0, WHOLE_CARD), pair.whole("memory", 0, MAX_SIZE)
 
 
 def holder_of(fields: Fields) -> Holder | None:
@@ -223,8 +229,17 @@ def join(grants: list[Grant], core_limit: int, wishes: Wishes) -> Request:
 
     `core_limit` is 0 where nobody set one: the ceiling is then the share. Where one of the halves has no grant, a
     grant's `share` supplies it. Memory beside whole cards is what those cards must have together; the cards of
-    its device ids are no preference, because kubelet may take all of the memory from fewer cards.
+    its device ids are no preference, because kubelet may take all of the memory from fewer cards. What was released
+    is not asked for.
     """
+    request = _joined(grants, core_limit, wishes)
+    for grant in grants:
+        if grant.released:
+            request = request.at_most(*grant.released, core_limit)
+    return request
+
+
+def _joined(grants: list[Grant], core_limit: int, wishes: Wishes) -> Request:
     by_resource = {grant.resource: grant for grant in grants}
     if len(by_resource) != len(grants) or not grants:
         found = ", ".join(grant.resource for grant in grants) or "none"

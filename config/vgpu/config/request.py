@@ -107,6 +107,14 @@ class Request:
             self.memories,
         )  # fmt: skip
 
+    def at_most(self, cores: int, memory: int, core_limit: int) -> Request:
+        """The share with no more than these amounts of each card, and the ceiling `core_limit` where that is more."""
+        memories = {uuid: min(size, memory) for uuid, size in self.memories.items()}
+        return Request(
+            self.gpus, min(self.cores, cores), min(self.memory, memory), core_limit, self.wishes, self.fixed,
+            self.preferred, self.total, memories,
+        )  # fmt: skip
+
     def memory_of(self, uuid: str) -> int:
         """Bytes of the card `uuid`."""
         return self.memories.get(uuid, self.memory)

@@ -1,4 +1,5 @@
-"""The ledger against a simple model: claims, stops, kill -9 in the middle of a claim, grants that come and go, reboots.
+"""The ledger against a simple model: claims, changed shares, restarts, stops, kill -9 in the middle of a claim, grants
+that come and go, reboots. A pod's container always gets what its grants promise when it starts again.
 
 After every step the ledger's commitments equal the model's. A killed claim may have got as far as its record or not;
 the model then asks once which of the two it was, and holds the ledger to the answer from then on.
@@ -19,10 +20,12 @@ from ledger_node import GIB, redeem, share, uuid_of
 
 from vgpu.config import paths
 from vgpu.config.grants import Holder
+from vgpu.config.limits import CardLimit
 from vgpu.config.request import Request
 from vgpu.hook.ledger.ledger import Start
 from vgpu.hook.placement.placement import NoFit
 from vgpu.hook.request.resolve_grants import WantedGrants
+from vgpu.node.ctl import set as set_limits
 
 CARDS = 2
 Amounts = tuple[int, int]  #: cores and bytes of memory
@@ -34,6 +37,7 @@ class Container:
     def __init__(self, start: Start, amounts: Amounts, ids: dict[str, str] | None) -> None:
         self.start = start
         self.amounts = amounts
+        self.promised = amounts if ids else (0, 0)
         self.ids = ids
         self.card = ""
         self.alive = True
@@ -62,7 +66,8 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         for container in self.containers:
             if container.alive and container.card:
                 cores, memory, _ = found.get(container.card, (0, 0, False))
-                found[container.card] = (cores + container.amounts[0], memory + container.amounts[1], False)
+                counted = map(max, zip(container.amounts, container.promised))
+                found[container.card] = (cores + next(counted), memory + next(counted), False)
         return found
 
     @invariant()
@@ -83,9 +88,9 @@ class LedgerAgainstModel(RuleBasedStateMachine):
 
     # Steps
 
-    def made(self, amounts: Amounts, ids: dict[str, str] | None) -> Container:
+    def made(self, amounts: Amounts, ids: dict[str, str] | None, holder: Holder | None = None) -> Container:
         self.number += 1
-        holder = Holder(f"pod-{self.number}", "main") if ids else None
+        holder = holder or (Holder(f"pod-{self.number}", "main") if ids else None)
         container = Container(self.node.start(f"c{self.number}", 100 + self.number, holder), amounts, ids)
         self.containers.append(container)
         return container
@@ -169,6 +174,46 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         if container.card:
             assert self.node.ledger().claim(container.start, self.wanted(container)) is None
 
+    def placed(self) -> list[Container]:
+        return [container for container in self.living() if container.card]
+
+    @precondition(lambda self: self.placed())
+    @rule(at=st.integers(0, 99), amounts=amounts, release=st.booleans())
+    def change(self, at: int, amounts: Amounts, release: bool) -> None:
+        """vgpuctl set."""
+        container = self.placed()[at % len(self.placed())]
+        ledger = self.node.ledger()
+        (claim,) = (claim for claim in ledger.claims() if claim.container == container.start.container)
+        card, container.card = container.card, ""
+        room = self.fits(self.expected().get(card, (0, 0, False)), amounts)
+        container.card = card
+        less = amounts[0] <= container.amounts[0] and amounts[1] <= container.amounts[1]
+        wanted = [CardLimit(card, amounts[1], amounts[0], amounts[0])]
+        try:
+            set_limits.change(ledger, claim, wanted, release and container.ids is not None)
+        except NoFit:
+            assert not room
+            return
+        assert room or less
+        container.amounts = amounts
+        if release and container.ids:
+            container.promised = min(container.promised[0], amounts[0]), min(container.promised[1], amounts[1])
+
+    @precondition(lambda self: any(container.ids for container in self.placed()))
+    @rule(at=st.integers(0, 99), poststop=st.booleans())
+    def restart(self, at: int, poststop: bool) -> None:
+        """The container of a pod ends, and kubelet starts it again."""
+        pods = [container for container in self.placed() if container.ids]
+        container = pods[at % len(pods)]
+        container.alive = False
+        self.node.kill(container.start.pid)
+        if poststop:
+            self.node.ledger().release(container.start.container)
+            self.containers.remove(container)
+        again = self.made(container.promised, container.ids, container.start.holder)
+        self.claimed(again)
+        assert again.card == container.card
+
     @precondition(lambda self: self.living())
     @rule(at=st.integers(0, 99))
     def withdraw(self, at: int) -> None:
@@ -198,14 +243,19 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         ledger.reap(dead)
         assert [claim for claim in ledger.claims() if not ledger.lives(claim)] == []
 
-    @rule()
-    def reboot(self) -> None:
-        """The run directory is a tmpfs, and kubelet's pods are made anew."""
-        for container in self.living():
-            if container.ids:
-                self.delete(container.ids)
+    @rule(keeps=st.booleans())
+    def reboot(self, keeps: bool) -> None:
+        """The run directory is a tmpfs. kubelet starts its pods again, or they were deleted meanwhile."""
+        pods = [container for container in self.living() if container.ids]
         self.node.reboot()
         self.containers.clear()
+        for container in pods:
+            if keeps and container.card:
+                again = self.made(container.promised, container.ids, container.start.holder)
+                self.claimed(again)
+                assert again.card == container.card
+            elif container.ids:
+                self.delete(container.ids)
 
 
 def die_before(step: int) -> None:

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
-from vgpu.config import claims, core_schedule, limits, paths, records
+from vgpu.config import claims, core_schedule, grants, limits, paths, records
 from vgpu.config.errors import VgpuError
+from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Card, Device, Inventory
-from vgpu.config.request import Request
+from vgpu.config.request import Request, Wishes
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux.procfs import start_time
+from vgpu.hook.placement.placement import NoFit
+from vgpu.hook.request.resolve_grants import WantedGrants
 from vgpu.node.ctl.set import set_limits
 
 if TYPE_CHECKING:
@@ -39,12 +42,18 @@ class Node:
         found = Inventory("550.54.15", "", 1.0, [], [], [], self.cards)
         records.write(paths.inventory(str(path / "run")), found.record())
 
-    def claim(self, container: str, memory: int, cores: int, pid: int = 0, name: str = "") -> None:
-        """A claim of a container whose init is this process."""
+    def claim(self, container: str, memory: int, cores: int, pid: int = 0, name: str = "", pair: bool = False) -> None:
+        """A claim of a container whose init is this process; `pair`: by the grants of a pod."""
         pid = pid or os.getpid()
         ledger = Ledger(self.settings, self.cards)
-        gpus = Request(1, cores, memory)
-        assert ledger.claim(Start(container, pid, start_time(pid), "/b", None, name, time.time()), gpus)
+        gpus: Request | WantedGrants = Request(1, cores, memory)
+        if pair:
+            made = [Grant(grants.new_id(), *one, 1.0) for one in (("cores", cores), ("memory", memory))]
+            for grant in made:
+                grants.write(self.settings.state_dir, grant)
+            gpus = WantedGrants({grant.resource: grant.id for grant in made}, 0, Wishes())
+        holder = Holder("a-pod", "main") if pair else None
+        assert ledger.claim(Start(container, pid, start_time(pid), "/b", holder, name, time.time()), gpus)
 
     def set(self, *arguments: str) -> Result:
         return CliRunner().invoke(set_limits, arguments, obj=str(self.config))
@@ -125,9 +134,33 @@ def test_it_prints_what_it_changed(node: Node) -> None:
     done = node.set("abc1", "--core-limit", "50", "--output", "json")
     amounts = {"memory": 3 * GIB, "cores": 40}
     assert json.loads(done.stdout) == {
-        "container": "abc1", "name": "", "warnings": [],
+        "container": "abc1", "name": "", "promised": {}, "warnings": [],
         "cards": [{"uuid": UUID, "before": {**amounts, "core_limit": 40}, "after": {**amounts, "core_limit": 50}}],
     }  # fmt: skip
+
+
+def test_a_lowered_share_stays_its_pods_unless_it_is_released(tmp_path: Path) -> None:
+    """Issue: a pod of 60 cores was lowered to 20, another container got 70, and the pod's restart was refused."""
+    node = Node(tmp_path)
+    node.claim("pod1", 4 * GIB, 60, pair=True)
+
+    def room() -> str:
+        try:
+            node.claim("other", GIB, 70)
+        except NoFit as error:
+            return str(error)
+        return ""
+
+    done = node.set("pod1", "--cores", "20")
+    assert "its pod keeps 60 cores and 4 GiB of each card for when it starts again" in done.stdout
+    assert "vgpuctl set pod1 --release" in done.stdout
+    assert "cores" in room()
+    done = node.set("pod1", "--release")
+    assert done.stdout == "pod1, card 0: as before, nothing to change\n"
+    assert room() == ""
+    found, _ = grants.read_all(node.settings.state_dir)
+    assert {(grant.amount, grant.released) for grant in found} == {(60, (20, 4 * GIB)), (4 * GIB, (20, 4 * GIB))}
+    assert isinstance(node.set("other", "--release").exception, VgpuError)
 
 
 def test_a_container_is_named_as_people_name_it(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ SOUND = Claim(
     "c1", 12, 3456, [CardLimit(UUID, 1 << 30, 30, 50)], False, Holder("uid", "main"), [ID], "/run/b", 17e8,
     "ns/pod/main", True, priority=0, devices={"195:0": "/dev/nvidia0"},
 ).record()  # fmt: skip
-LATER = {"cgroup", "boot_id", "priority", "devices", "lowered"}
+LATER = {"cgroup", "boot_id", "priority", "devices", "lowered", "promised"}
 WHOLE = Claim("c2", 12, 3456, [CardLimit(UUID, UNLIMITED)], True, None, [], "/run/b", 17e8).record()
 
 

@@ -59,7 +59,10 @@ class Totals:
 
     def add_claim(self, claim: Claim) -> None:
         """Add the claim of a living container."""
-        parts = [(card, claim.exclusive) for card in claim.cards]
+        parts = []
+        for card in claim.cards:
+            cores, memory = claim.committed(card)
+            parts.append((CardLimit(card.uuid, memory, cores, cores), claim.exclusive))
         for part in parts:
             self.add(part, claim.name or claim.container, claim.holder.pod_uid if claim.holder else "")
         self._of_claims.update((grant_id, parts) for grant_id in claim.grants)
@@ -269,8 +272,11 @@ def _alone(grant: Grant) -> list[Part]:
     share = grant.share or (grant.cores, grant.memory)
     cores = {"cores": min(grant.amount, WHOLE_CARD), "memory": 0, "gpu": share[0]}[grant.resource]
     memory = {"cores": grant.share[1] if grant.share else 0, "memory": grant.amount, "gpu": share[1]}[grant.resource]
+    most = grant.released or (WHOLE_CARD, memory)
+    cores, memories = min(cores, most[0]), {uuid: min(size, most[1]) for uuid, size in grant.memories.items()}
     return [
-        (CardLimit(uuid, grant.memories.get(uuid, memory), cores, cores), cores == WHOLE_CARD) for uuid in grant.cards
+        (CardLimit(uuid, memories.get(uuid, min(memory, most[1])), cores, cores), cores == WHOLE_CARD)
+        for uuid in grant.cards
     ]
 
 

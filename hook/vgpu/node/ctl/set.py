@@ -6,7 +6,8 @@ core schedules at the next allocation or launch, so no process is restarted. Doe
 (vgpu.hook.placement). Only root can write the records.
 
 If a new amount is below the container's use, the container keeps what it has, and gets no more until it has freed
-enough. The new amounts last until the container ends. The pod's next container starts with the amounts of its grants.
+enough. The new amounts last until the container ends. A pod's container starts again with the amounts of its grants, so
+what lies between them and a lower share stays promised to it, unless `--release` gives that away.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from collections.abc import Callable
 
 import click
 
-from vgpu.config import inventory, limits, paths, records, settings
+from vgpu.config import grants, inventory, limits, paths, records, settings
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
+from vgpu.config.grants import Grant
 from vgpu.config.limits import CardLimit
-from vgpu.config.request import WHOLE_CARD, Request, parse_size
+from vgpu.config.request import WHOLE_CARD, Request, Wishes, parse_size
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.placement import placement
@@ -34,18 +36,25 @@ MAX_CANDIDATES = 10
 @click.option("--memory", help="Memory on each of its cards, such as 2Gi or 1536Mi.")
 @click.option("--cores", type=int, help="Guaranteed percent of each of its cards, 0 to 99.")
 @click.option("--core-limit", type=int, help="Maximum percent of each of its cards, up to 100.")
+@click.option("--release", is_flag=True, help="Others may have what its pod's grants promise beyond the new share.")
 @output_option
 @click.pass_obj
 def set_limits(
-    config_path: str, container: str, memory: str | None, cores: int | None, core_limit: int | None, output: str
+    config_path: str,
+    container: str,
+    memory: str | None,
+    cores: int | None,
+    core_limit: int | None,
+    release: bool,
+    output: str,
 ) -> None:
     """Change the share of a running CONTAINER, and print what changed.
 
     CONTAINER is its id, or the beginning of its id, or its name: namespace/pod/container for a container of a pod
     (namespace/pod if only one container of the pod has cards), otherwise the name that podman or Docker gave it.
     """
-    if memory is None and cores is None and core_limit is None:
-        raise VgpuError("set", expected="--memory, --cores or --core-limit", found="none of them")
+    if memory is None and cores is None and core_limit is None and not release:
+        raise VgpuError("set", expected="--memory, --cores, --core-limit or --release", found="none of them")
     size = None if memory is None else parse_size(memory, "--memory")
     node = settings.read(config_path)
     known = inventory.read(node.run_dir).cards
@@ -57,9 +66,7 @@ def set_limits(
         claim = _claim(ledger, container, names)
         before = list(claim.cards)
         wanted = [_changed(card, size, cores, core_limit) for card in before]
-        _check_room(ledger, claim, wanted)
-        _record(node.run_dir, claim, wanted)
-        ledger.reschedule(card.uuid for card in wanted)
+        change(ledger, claim, wanted, release)
     warnings = list(dict.fromkeys(ledger.notes))
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
@@ -69,13 +76,65 @@ def set_limits(
     index = {card.uuid: card.index for card in known}
     for old, new in zip(before, wanted):
         click.echo(f"{_label(claim, names)}, card {index.get(new.uuid, new.uuid)}: {_difference(old, new)}")
+    if claim.promised:
+        cores_kept, memory_kept = next(iter(claim.promised.values()))
+        click.echo(
+            f"its pod keeps {cores_kept} cores and {Bytes(memory_kept)} of each card for when it starts again; to give "
+            f"away what is beyond the new share: vgpuctl set {claim.container[:12]} --release"
+        )
+
+
+def change(ledger: Ledger, claim: Claim, wanted: list[CardLimit], release: bool = False) -> None:
+    """Give the container the limits `wanted`; VgpuError if there is no room. The caller holds the ledger's lock.
+
+    What is given away is lowered in the grants first, and then in the claim.
+    """
+    _check_room(ledger, claim, wanted)
+    mine = _grants_of(ledger, claim)
+    if release and not mine:
+        do = "it starts again with what its annotations ask for"
+        raise VgpuError("--release", expected="a container of a pod", found="one without a grant", do=do)
+    claim.promised = _promised(mine, wanted)
+    _record(ledger.run_dir, claim, wanted)
+    if release and claim.promised:
+        left = wanted[0].cores, max(card.memory for card in wanted)
+        claim.promised = {}
+        try:
+            for grant in mine:
+                grants.write(ledger.state_dir, grants.changed(grant, released=left))
+            records.write(paths.claim(ledger.run_dir, claim.container), claim.record())
+        except OSError as error:
+            raise VgpuError("--release", expected="to write the grants", found=str(error)) from error
+    ledger.reschedule(card.uuid for card in wanted)
+
+
+def _grants_of(ledger: Ledger, claim: Claim) -> list[Grant]:
+    """[] also where they are gone: kubelet has deleted the pod, and it does not start again."""
+    try:
+        return [grants.read(ledger.state_dir, grant_id) for grant_id in claim.grants]
+    except FileNotFoundError:
+        return []
+
+
+def _promised(mine: list[Grant], wanted: list[CardLimit]) -> dict[str, tuple[int, int]]:
+    """Card uuid -> the (cores, memory) of the grants, where one of them is above the share."""
+    if not mine:
+        return {}
+    request = grants.join(mine, 0, Wishes())
+    promised = {}
+    for card in wanted:
+        memory = request.memory_of(card.uuid)
+        if request.cores > card.cores or memory > card.memory:
+            promised[card.uuid] = request.cores, memory
+    return promised
 
 
 def _as_json(
     claim: Claim, name: str, before: list[CardLimit], after: list[CardLimit], warnings: list[str]
 ) -> dict[str, object]:
     cards = [{"uuid": old.uuid, "before": _amounts(old), "after": _amounts(new)} for old, new in zip(before, after)]
-    return {"container": claim.container, "name": name, "cards": cards, "warnings": warnings}
+    promised = {uuid: {"cores": cores, "memory": memory} for uuid, (cores, memory) in claim.promised.items()}
+    return {"container": claim.container, "name": name, "cards": cards, "promised": promised, "warnings": warnings}
 
 
 def _amounts(card: CardLimit) -> dict[str, object]:

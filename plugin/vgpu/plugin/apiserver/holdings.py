@@ -29,7 +29,7 @@ def held(run_dir: str, state_dir: str, present: dict[str, Collection[str]]) -> t
         claimed.update(claim.grants)
         into = pods.setdefault(claim.holder.pod_uid, {}) if claim.holder else other
         for card in claim.cards:
-            _add(into, card.uuid, *((WHOLE_CARD, 0) if claim.exclusive else (card.cores, card.memory)))
+            _add(into, card.uuid, *((WHOLE_CARD, 0) if claim.exclusive else claim.committed(card)))
     for holder, group in _between_lives(grants.read_all(state_dir)[0], claimed, present).items():
         _add_grants(pods[holder.pod_uid], group)
     return {uid: amounts for uid, amounts in pods.items() if amounts}, other
