@@ -29,7 +29,8 @@ MAX_TEXT = 4096
 MAX_SIZE = 1 << 50  #: bytes; more than any node has, and sums stay far below 64 bits
 
 _UNITS = {
-    "": 1 << 20, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40,
+    "": 1 << 20, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+    "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40,
     "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "MB": 10**6, "GB": 10**9,
 }  # fmt: skip
 
@@ -202,13 +203,16 @@ def _priority_wish(annotations: dict[str, str], default: int) -> int:
 
 
 def parse_size(text: str, source: str) -> int:
-    """Bytes of `2Gi`, `100MiB`, `3000` (MiB); VgpuError otherwise."""
-    digits = text.rstrip("KMGTiB")
-    unit = _UNITS.get(text[len(digits) :])
-    if unit is None or not digits.isascii() or not digits.isdigit() or len(digits) > 18 or int(digits) == 0:
-        expected = "a size such as 2Gi, 100Mi or 3000 (MiB)"
+    """Bytes of `2Gi`, `1.5Gi`, `100MiB`, `3000` (MiB), rounded down; VgpuError otherwise."""
+    number = text.rstrip("kKMGTiB")
+    unit = _UNITS.get(text[len(number) :])
+    whole, point, part = number.partition(".")
+    digits = whole + part
+    sound = digits.isascii() and digits.isdigit() and len(digits) <= 18 and bool(whole) and bool(part) == bool(point)
+    size = int(digits) * unit // 10 ** len(part) if sound and unit else 0
+    if size == 0:
+        expected = "a size such as 2Gi, 1.5Gi, 100Mi or 3000 (MiB)"
         raise VgpuError(source, expected=expected, found=text)
-    size = int(digits) * unit
     if size > MAX_SIZE:
         raise VgpuError(source, expected=f"at most {MAX_SIZE >> 40} TiB", found=text)
     return size

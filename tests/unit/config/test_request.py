@@ -83,9 +83,9 @@ REFUSED = [
         annotations(cores="30", memory="1Gi", core_limit="150"),
         "vgpu.io/core-limit: expected a whole number from 1 to 100",
     ),
-    (annotations(cores="30", memory="0"), "vgpu.io/memory: expected a size such as 2Gi, 100Mi or 3000 (MiB), found 0"),
+    (annotations(cores="30", memory="0"), "vgpu.io/memory: expected a size such as 2Gi, 1.5Gi, 100Mi"),
     (annotations(cores="30", memory="-1Gi"), "vgpu.io/memory: expected a size such as"),
-    (annotations(cores="30", memory="1.5Gi"), "vgpu.io/memory: expected a size such as"),
+    (annotations(cores="30", memory="1.Gi"), "vgpu.io/memory: expected a size such as"),
     (annotations(cores="30", memory=""), "vgpu.io/memory: expected a size such as"),
     (annotations(cores="30", memory="Gi"), "vgpu.io/memory: expected a size such as"),
     (annotations(cores="30", memory="1 Gi"), "vgpu.io/memory: expected a size such as"),
@@ -115,6 +115,8 @@ def test_refuses_with_the_key(given: dict[str, str], line: str) -> None:
         ("1MiB", MIB),
         ("2GB", 2 * 10**9),
         ("1024Ti", 1 << 50),
+        ("1.5Gi", 3 << 29),
+        ("0.3k", 300),
     ],
 )
 def test_parse_size(text: str, size: int) -> None:

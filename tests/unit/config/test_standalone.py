@@ -64,7 +64,7 @@ def test_every_part_has_the_annotation_of_the_same_name() -> None:
         ("memory=1Gi", "cores: expected cores beside memory"),
         ("cores=150,memory=1Gi", "cores: expected 1 to 99"),
         ("cores=-1,memory=1Gi", "cores: expected a whole number"),
-        ("cores=30,memory=1.5Gi", "memory: expected a size"),
+        ("cores=30,memory=1.5.5Gi", "memory: expected a size"),
         ("cores=30,memory=1Gi,policy=mutex", "policy: expected binpack or spread, found mutex"),
         ("gpus=1,numa-bind=1", "numa-bind: expected true or false, found 1"),
         ("gpus=1," * 999, "at most 4096 characters"),

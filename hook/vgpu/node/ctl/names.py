@@ -16,16 +16,13 @@ from vgpu.config.errors import VgpuError
 
 MAX_FILE = 16 << 20
 PODMAN = ("containers.json", "volatile-containers.json")  #: of containers/storage; the latter for podman run --rm
-DOCKER = "/var/lib/docker"  #: unless daemon.json names another data-root
-DOCKER_CONFIG = "/etc/docker/daemon.json"
 DOCKER_NAMESPACE = "moby"
 
 
 class Names:
-    """Names of containers. `root` is the root of Docker's files. Each file is read once."""
+    """Names of containers. Each file is read once."""
 
-    def __init__(self, root: str = "/") -> None:
-        self.root = root
+    def __init__(self) -> None:
         self.files: dict[str, object] = {}
 
     def of(self, claim: Claim) -> str:
@@ -46,16 +43,17 @@ class Names:
         return ""
 
     def _by_docker(self, claim: Claim) -> str:
-        """The bundle is <containerd's state>/<...>/moby/<id>."""
+        """The bundle is <containerd's state>/<...>/moby/<id>. Docker mounts files from <its data>/containers/<id>."""
         if os.path.basename(os.path.dirname(claim.bundle)) != DOCKER_NAMESPACE:
             return ""
-        settings = self._read(self._path(DOCKER_CONFIG))
-        directory = _text(settings.get("data-root")) if isinstance(settings, dict) else ""
-        found = self._read(f"{self._path(directory or DOCKER)}/containers/{claim.container}/config.v2.json")
-        return _text(found.get("Name")).lstrip("/") if isinstance(found, dict) else ""
-
-    def _path(self, path: str) -> str:
-        return os.path.join(self.root, path.lstrip("/"))
+        bundle = self._read(f"{claim.bundle}/config.json")
+        mounts = bundle.get("mounts") if isinstance(bundle, dict) else None
+        for mount in mounts if isinstance(mounts, list) else []:
+            directory = os.path.dirname(_text(mount.get("source"))) if isinstance(mount, dict) else ""
+            if directory.endswith(f"/containers/{claim.container}"):
+                found = self._read(f"{directory}/config.v2.json")
+                return _text(found.get("Name")).lstrip("/") if isinstance(found, dict) else ""
+        return ""
 
     def _read(self, path: str) -> object:
         if path not in self.files:

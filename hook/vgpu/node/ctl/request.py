@@ -12,8 +12,10 @@ import click
 
 from vgpu.config import settings, standalone
 from vgpu.config.errors import VgpuError
-from vgpu.config.request import REQUEST
+from vgpu.config.request import REQUEST, Request
 from vgpu.node.ctl.output import output_option, print_json
+
+LEAST = 64 << 20  #: bytes: smaller than the context of any card that docs/reality.md or a profile knows
 
 _PARTS = (
     ("cores", "Percent of a card: 1 to 99, or a multiple of 100 for whole cards."),
@@ -62,12 +64,24 @@ def request(config_path: str, /, make_key: bool, rotate_key: bool, output: str, 
     if not pairs:
         raise VgpuError("request", expected="--cores and --memory, or --gpus", found="none of them")
     value = standalone.value(pairs)
-    standalone.parse(value, {})
+    wanted = _parsed(value)
+    if str(parts["memory"] or "").isdigit() and wanted.memory < LEAST:
+        click.echo(f"warning: --memory {parts['memory']} is {parts['memory']} MiB, less than any CUDA context takes; "
+                   f"for GiB write {parts['memory']}Gi", err=True)  # fmt: skip
     name = REQUEST + standalone.read_key(path)
     if output == "json":
         print_json({name: value})
     else:
         click.echo(f"{name}={value}")
+
+
+def _parsed(value: str) -> Request:
+    """VgpuError names the option, since nobody has written an annotation."""
+    try:
+        return standalone.parse(value, {})
+    except VgpuError as error:
+        what = error.what.replace(f"{standalone.WHAT}: ", "--").replace(standalone.WHAT, "request")
+        raise VgpuError(what, expected=error.expected, found=error.found, do=error.do) from None
 
 
 def _each(value: object) -> tuple[object, ...]:

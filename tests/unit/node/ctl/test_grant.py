@@ -82,7 +82,7 @@ def test_add(node: Node, options: list[str], amounts: dict[str, int], described:
         (["--cores", "-100"], "1 to 99"),
         (["--cores", "3300"], "up to 3200"),
         (["--cores", "9" * 30], "up to 3200"),
-        (["--cores", "40", "--memory", "1.5Gi"], "--memory"),
+        (["--cores", "40", "--memory", "1.5.5Gi"], "--memory"),
         (["--cores", "40", "--memory", "-1"], "--memory"),
         (["--cores", "40", "--memory", "2000Ti"], "TiB"),
         (["--cores", "40", "--memory", ""], "--memory"),

@@ -23,7 +23,7 @@ def write(path: Path, value: object) -> None:
 
 
 def test_a_pods_name_comes_from_the_claim() -> None:
-    assert Names("/nowhere").of(claim("/b", "lab/train-0/main")) == "lab/train-0/main"
+    assert Names().of(claim("/b", "lab/train-0/main")) == "lab/train-0/main"
 
 
 @pytest.mark.parametrize("file", ["containers.json", "volatile-containers.json"])
@@ -35,13 +35,13 @@ def test_podman(tmp_path: Path, file: str) -> None:
 
 
 def test_docker(tmp_path: Path) -> None:
-    bundle = f"/run/containerd/io.containerd.runtime.v2.task/moby/{ID}"
-    write(tmp_path / f"var/lib/docker/containers/{ID}/config.v2.json", {"Name": "/train"})
-    assert Names(str(tmp_path)).of(claim(bundle)) == "train"
-    write(tmp_path / "etc/docker/daemon.json", {"data-root": "/srv/docker"})
-    assert Names(str(tmp_path)).of(claim(bundle)) == ""
-    write(tmp_path / f"srv/docker/containers/{ID}/config.v2.json", {"Name": "/moved"})
-    assert Names(str(tmp_path)).of(claim(bundle)) == "moved"
+    """Its data may lie anywhere: `dockerd --data-root` is in no file."""
+    bundle, data = tmp_path / f"state/moby/{ID}", tmp_path / f"srv/anywhere/containers/{ID}"
+    write(data / "config.v2.json", {"Name": "/train"})
+    assert Names().of(claim(str(bundle))) == ""
+    mounts = [{"destination": "/proc", "source": "proc"}, 3, {"source": f"{data}/resolv.conf"}]
+    write(bundle / "config.json", {"mounts": mounts})
+    assert Names().of(claim(str(bundle))) == "train"
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,4 @@ def test_a_damaged_file_gives_no_name(tmp_path: Path, content: str) -> None:
 
 
 def test_other_runtimes_give_ids_only() -> None:
-    assert Names("/nowhere").of(claim("/run/containerd/io.containerd.runtime.v2.task/default/train")) == ""
+    assert Names().of(claim("/run/containerd/io.containerd.runtime.v2.task/default/train")) == ""

@@ -55,13 +55,22 @@ def test_it_prints_the_annotation(node: Node, options: list[str], value: str) ->
     standalone.parse(value, {})
 
 
+def test_a_memory_that_runs_nothing_is_doubted(node: Node) -> None:
+    assert (
+        "8 MiB, less than any CUDA context takes; for GiB write 8Gi"
+        in node.call("--cores", "9", "--memory", "8").output
+    )
+    for memory in ("8Gi", "800", "8Mi"):
+        assert "warning" not in node.call("--cores", "9", "--memory", memory).output
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ([], "--cores and --memory, or --gpus"),
         (["--cores", "30"], "expected memory beside cores=30"),
-        (["--cores", "x", "--memory", "1Gi"], "cores: expected a whole number"),
-        (["--gpus", "1", "--policy", "mutex"], "policy: expected binpack or spread"),
+        (["--cores", "x", "--memory", "1Gi"], "--cores: expected a whole number"),
+        (["--gpus", "1", "--policy", "mutex"], "--policy: expected binpack or spread"),
     ],
 )
 def test_a_wrong_request_is_refused_before_anything_is_printed(node: Node, options: list[str], words: str) -> None:
