@@ -121,6 +121,8 @@ class _Search:
         self.requests = requests_of(demand, node)
         self.running = sorted((part for part in demand.parts if part.kind != INIT), key=self._size, reverse=True)
         self.tries = 0
+        kinds = {part.kind for part in demand.parts}
+        self.beside_inits = [part.name for part in demand.parts if part.kind == SIDECAR and INIT in kinds]
 
     def _size(self, part: Part) -> tuple[int, int, int, int]:
         request = self.requests[part.name]
@@ -149,28 +151,40 @@ class _Search:
             except NoFit:
                 return None
         part = self.running[at]
-        for picks in self._candidates(part, state):
+        for picks in self._candidates(part, state, chosen):
             found = self._search(at + 1, {**chosen, part.name: picks}, self._taken(state, picks, part))
             if found is not None:
                 return found
         return None
 
-    def _candidates(self, part: Part, state: State) -> Iterator[Picks]:
+    def _candidates(self, part: Part, state: State, chosen: dict[str, Picks]) -> Iterator[Picks]:
         """The sets of cards that the container may have by place(), one of each kind."""
         request, seen = self.requests[part.name], set()
         usable = [at for at in range(len(state)) if self._fits(part, state, (at,), 1)]
         for picks in combinations(usable, request.gpus):
-            kind = tuple(sorted(self._kind(at, state[at], request) for at in picks))
+            kind = tuple(sorted(self._kind(at, state[at], request, chosen) for at in picks))
             if kind not in seen:
                 seen.add(kind)
-                if request.gpus == 1 or self._fits(part, state, picks, request.gpus):
+                if request.gpus == 1 or (self._are_near(picks, request) and self._fits(part, state, picks, len(picks))):
                     yield picks
 
-    def _kind(self, at: int, held: Held, request: Request) -> tuple[object, ...]:
-        """Equal for cards that are as good as each other for all containers of the pod."""
+    def _are_near(self, picks: Picks, request: Request) -> bool:
+        """False where place() on all cards of the node would not take these: a card without a NUMA node is near none
+        if another card has one. place() on these cards alone does not see that.
+        """
+        if request.gpus == 1 or not request.wishes.numa:
+            return True
+        return all(self.node.cards[at].numa >= 0 for at in picks) or all(card.numa < 0 for card in self.node.cards)
+
+    def _kind(self, at: int, held: Held, request: Request, chosen: dict[str, Picks]) -> tuple[object, ...]:
+        """Equal for cards that are as good as each other for all containers of the pod.
+
+        An init container runs beside the sidecars before it and not beside the others.
+        """
         card, wishes = self.node.cards[at], request.wishes
+        beside = tuple(name for name in self.beside_inits if at in chosen.get(name, ()))
         named = card.uuid if wishes.use_uuids or wishes.nouse_uuids else ""
-        return held, card.memory, card.name, card.numa if wishes.numa else 0, named
+        return held, card.memory, card.name, card.numa if wishes.numa else 0, named, beside
 
     def _fits(self, part: Part, state: State, picks: Picks, gpus: int) -> bool:
         """Whether place() takes `picks`, or a single card of them, when the node has no other cards."""
@@ -220,7 +234,8 @@ class _Search:
     def _place(self, part: Part, state: State, own: Picks = ()) -> Picks:
         """place() on all cards; with `own`, on these cards alone if they do."""
         request = self.requests[part.name]
-        for places in ([own] if len(own) >= request.gpus else []) + [tuple(range(len(state)))]:
+        near = len(own) >= request.gpus and self._are_near(own, request)
+        for places in ([own] if near else []) + [tuple(range(len(state)))]:
             cards = [self.node.cards[at] for at in places]
             commitments = {self.node.cards[at].uuid: state[at].commitment() for at in places if state[at] != FREE}
             self._count()

@@ -23,8 +23,10 @@ def whole(name: str, gpus: int = 1, kind: str = APP) -> Part:
     return Part(name, kind, gpus, 100)
 
 
-def node_of(count: int, sizes: tuple[int, ...] = (), **policy: float) -> NodeCards:
+def node_of(count: int, sizes: tuple[int, ...] = (), numa: tuple[int, ...] = (), **policy: float) -> NodeCards:
     cards = make_cards("n", count)
+    for card, number in zip(cards, numa):
+        card.numa = number
     for card, size in zip(cards, sizes):
         card.memory = size * GIB
     return NodeCards("n", cards, Policy("binpack", **policy))
@@ -65,11 +67,22 @@ def possible(demand: Demand, node: NodeCards, held: tuple[Held, ...]) -> bool:
     """Brute force over all sets of cards of all containers."""
     if any(part.gpus > len(node.cards) for part in demand.parts):
         return False
-    sets = [list(combinations(range(len(node.cards)), part.gpus)) for part in demand.parts]
+    sets = [
+        [picks for picks in combinations(range(len(node.cards)), part.gpus) if are_near(demand, node, picks)]
+        for part in demand.parts
+    ]
     names = [part.name for part in demand.parts]
     return any(has_room(demand, node, held, dict(zip(names, chosen))) for chosen in product(*sets))
 
 
+def are_near(demand: Demand, node: NodeCards, picks: tuple[int, ...]) -> bool:
+    """Whether the cards are on one NUMA node, where that is wished and the node knows any."""
+    if not demand.to_wishes().numa or len(picks) == 1 or all(card.numa < 0 for card in node.cards):
+        return True
+    return len({node.cards[at].numa for at in picks}) == 1 and node.cards[picks[0]].numa >= 0
+
+
+numas = st.lists(st.sampled_from((-1, 0, 1)), min_size=3, max_size=3)
 parts = st.lists(
     st.tuples(
         st.sampled_from((APP, APP, INIT, SIDECAR)), st.sampled_from((20, 30, 50, 60, 80, 100)),
@@ -83,19 +96,19 @@ states = st.lists(
 )  # fmt: skip
 
 
-def demand_of(drawn: list[tuple[str, int, int, int]]) -> Demand:
+def demand_of(drawn: list[tuple[str, int, int, int]], numa: bool = False) -> Demand:
     order = sorted(drawn, key=lambda one: one[0] == APP)
     made = [
         whole(f"x{at}", gpus, kind) if cores == 100 else shared(f"x{at}", cores, memory, kind, gpus)
         for at, (kind, cores, memory, gpus) in enumerate(order)
     ]
-    return Demand(tuple(made))
+    return Demand(tuple(made), (("numa", True),) if numa else ())
 
 
 @settings(max_examples=300, deadline=None)
-@given(parts, states)
-def test_it_fits_exactly_where_brute_force_finds_room(drawn, held) -> None:
-    demand, node = demand_of(drawn), node_of(len(held))
+@given(parts, states, numas, st.booleans())
+def test_it_fits_exactly_where_brute_force_finds_room(drawn, held, numbers, numa) -> None:
+    demand, node = demand_of(drawn, numa), node_of(len(held), numa=tuple(numbers))
     try:
         decision: Decision | None = decide(demand, node, tuple(held))
     except NoFit:
