@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import ssl
 import sys
 import time
@@ -842,6 +843,25 @@ def test_the_nodes_cards_for_our_own_extender(site: Site) -> None:
     site.put_inventory(1)
     site.agent.handed_over("")
     wait_for(lambda: B not in site.server.annotations(NODE)["vgpu.io/node-cards"])
+
+
+def test_room_is_told_when_a_container_has_ended(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hook removes the claim and wakes nobody, and the next round by the clock is an hour away."""
+    monkeypatch.setattr(cluster_module, "REST", 3600.0)
+
+    def holdings() -> str:
+        return site.server.annotations(NODE).get("vgpu.io/node-holdings", "")
+
+    made = Claim("c-1", 1, 1, [CardLimit(A, 1 << 30, 40, 40)], False, Holder(UID, "main"), [], "/b", 1.0, ready=True)
+    site.start()
+    wait_for(holdings)
+    hidden, claims = site.path / "run/containers/.new", site.path / "run/containers/c-1"
+    hidden.mkdir(parents=True)
+    records.write(str(hidden / paths.CLAIM), made.record())
+    hidden.rename(claims)
+    wait_for(lambda: UID in holdings())
+    shutil.rmtree(claims)
+    wait_for(lambda: UID not in holdings())
 
 
 def test_a_heartbeat_is_all_that_is_patched_again(new_site: Callable[..., Site]) -> None:

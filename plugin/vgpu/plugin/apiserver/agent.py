@@ -8,12 +8,13 @@ again. What an answer contains belongs to vgpu.plugin.apiserver.scheduler_protoc
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
 
-from vgpu.config import incidents, rounds
+from vgpu.config import incidents, paths, rounds
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.pods import Pod
 from vgpu.config.request import CORE_LIMITS
@@ -34,6 +35,7 @@ from vgpu.plugin.apiserver.pods import PodInformer
 TICK, SLOW_TICK = 1.0, 5.0
 PAUSE = 0.1  #: seconds after a wake-up, so that several changes at once make one round
 REST = 15.0  #: seconds between rounds while no scheduler waits; the node's heartbeat needs them
+LOOK = 0.7  #: seconds between two looks whether a claim or a grant has come or gone, which makes a round due
 LONGEST = 60.0  #: seconds, the longest pause after a round that failed
 RECONNECT = 30.0  #: seconds between attempts to find an API server
 STOP_PATIENCE = 2.0  #: seconds to wait for each thread
@@ -148,6 +150,7 @@ class Agent:
     def _answer(self, api: Api) -> None:
         again = TICK
         while not self._stopped.is_set():
+            seen = self._stamp()
             try:
                 pause, again = self.round(api), TICK
                 self.conditions.set("answers", "")
@@ -159,9 +162,26 @@ class Agent:
                 else:
                     self.conditions.set("answers", f"schedulers are not answered: {error}")
                     self.outage.set("answers", "")
-            self._woken.wait(pause)
+            self._rest(pause, seen)
             self._woken.clear()
             self._stopped.wait(PAUSE)
+
+    def _rest(self, pause: float, seen: tuple[int, ...]) -> None:
+        """Until somebody wakes the thread, claims or grants have changed since `seen`, or `pause` seconds are over."""
+        end = time.monotonic() + pause
+        while not self._woken.wait(max(min(LOOK, end - time.monotonic()), 0.0)):
+            if time.monotonic() >= end or self._stamp() != seen:
+                return
+
+    def _stamp(self) -> tuple[int, ...]:
+        """Changes when a claim or a grant comes or goes."""
+        found = []
+        for directory in (paths.containers(self.settings.run_dir), paths.grants(self.settings.state_dir)):
+            try:
+                found.append(os.stat(directory).st_mtime_ns)
+            except OSError:
+                found.append(0)
+        return tuple(found)
 
     def round(self, api: Api) -> float:
         """Do what is due; returns the seconds until the next round. A step that fails does not prevent the others."""
