@@ -65,7 +65,8 @@ def require_usable_driver(settings: Settings, proc: str = "/proc") -> None:
     """VgpuError while the device plugin's record says that the driver is being upgraded: then nobody opens NVML."""
     reason = driver_upgrade.read(settings.run_dir, staleness.boot_id(proc), since_boot())
     if reason:
-        raise VgpuError("NVML", expected="a driver that may be used", found=reason, do="wait for the end of the upgrade")
+        do = "wait for the end of the upgrade"
+        raise VgpuError("NVML", expected="a driver that may be used", found=reason, do=do)
 
 
 def _fill_contexts(found: list[Card], state_dir: str, note: Note) -> None:
