@@ -92,7 +92,7 @@ def take_away(options: argparse.Namespace) -> None:
         told[0] = left
         return bool(options.wait)
 
-    settings = compiled.read_or_default(options.host + options.config)
+    settings = compiled.read_or_default(options.host + remove.resolved(options.host, options.config))
     directories = [options.cdi_directory] if options.cdi_directory else list(cdi.DIRECTORIES)
     for path in remove.remove(options.host, options.directory, directories, settings, wait):
         say(f"{path}: removed")
@@ -103,7 +103,7 @@ def take_away(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Become the program. Its paths are the host's, so it works as on a host with the package."""
-    release = install.current(options.host + options.directory)
+    release = install.current(options.host + remove.resolved(options.host, options.directory))
     if not release:
         raise VgpuError(options.directory, expected="a release in force", found="none", do="look at the installer")
     program = os.path.join(options.directory, release, install.PROGRAMS, options.program)
