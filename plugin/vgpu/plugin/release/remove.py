@@ -63,7 +63,7 @@ def remove(
 
 
 def resolved(host: str, path: str) -> str:
-    """`path` without symbolic links. An absolute one, as /var/run is, leads to the host's file, not to the container's."""
+    """`path` without symbolic links. An absolute one, as /var/run, leads to the host's file, not to the container's."""
     done, left, links = "", path.split("/"), 0
     while left:
         name = left.pop(0)
