@@ -1,4 +1,4 @@
-"""The capabilities that vgpu-release leaves to vgpud: each is needed for what the unit's file says, and no other is left.
+"""The capabilities that vgpu-release leaves to vgpud: each is needed for what the unit's file says, no other is left.
 
 What vgpud does with them in a sandbox is in system/test_daemon_unit.py.
 """
@@ -19,9 +19,12 @@ from vgpu.plugin.release import capabilities
 pytestmark = pytest.mark.root
 
 UNIT = (CHECKOUT / "packaging/systemd/vgpud.service").read_text()
-START = (
-    "import json, os, sys; from vgpu.plugin.release import capabilities; capabilities.keep(json.loads(sys.argv[1])); "
-)
+START = """
+import json, os, sys
+from vgpu.plugin.release import capabilities
+capabilities.keep(json.loads(sys.argv[1]))
+os.execv(sys.executable, [sys.executable, "-c", *sys.argv[2:]])
+"""
 #: Tries what needs one capability each, on a file and a process of another user, and prints what was refused.
 PROBE = """
 import json, os, sys
@@ -52,9 +55,8 @@ def probe(directory: Path, kept: list[int]) -> list[object]:
     for path in (file, file.with_suffix(".own")):
         path.touch(0o444)
     subprocess.run(["chown", "1:1", file], check=True)
-    start = f"{START} os.execv(sys.executable, [sys.executable, '-c', *sys.argv[2:]])"
     with subprocess.Popen(["sleep", "60"], user=1) as other:
-        command = [sys.executable, "-c", start, json.dumps(kept), PROBE, str(file), str(other.pid)]
+        command = [sys.executable, "-c", START, json.dumps(kept), PROBE, str(file), str(other.pid)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         other.kill()
     assert done.returncode == 0, done.stderr
