@@ -138,7 +138,6 @@ class Page:
         with Watch(lambda: vgpud(self.site)) as watch:
             self.type(f"{CHANGE}image.tag=0.1.1")
             wait_for(lambda: self.pod() not in ("", before), 180, lambda: told(self.site))
-        Path("/tmp/i31/kubelet.log").write_text(self.site.kubelet.text()[lines:])
         found = PLUGIN.findall(self.site.kubelet.text()[lines:])
         times = {what: 3600 * int(hour) + 60 * int(minute) + float(second) for hour, minute, second, what in found}
         return times["Got registration request"] - times["ended unexpectedly"], watch.longest_gap()
