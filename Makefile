@@ -133,8 +133,7 @@ deb: packages-$(if $(ARCHITECTURE),arm64,build) $(VENV)/.stamp
 rpm: packages-$(if $(ARCHITECTURE),arm64,rpm) $(VENV)/.stamp
 	@PYTHON=$(BIN)/python packaging/rpm/build
 
-# Builds build/images/<name>-<version>.tar of the device plugin, a node, the exporter and the scheduler extender, and a bill of
-# materials of each.
+# Builds build/images/<name>-<version>.tar of a node, the exporter and the scheduler extender, and a bill of materials of each.
 IMAGES := import tomlkit; print(*tomlkit.load(open("pyproject.toml"))["project"]["optional-dependencies"]["images"])
 $(VENV)/.stamp-images: pyproject.toml $(VENV)/.stamp
 	@$(PROGRESS) "installing what builds the images in $(VENV)" $(BUILD)/setup/images.log \

@@ -19,10 +19,7 @@ from checkout import CHECKOUT
 
 VERSION = "0.1.0"
 #: image -> its name
-NAMES = {
-    "plugin": "vgpu-device-plugin", "node": "vgpu-node", "exporter": "vgpu-exporter",
-    "extender": "vgpu-scheduler-extender",
-}  # fmt: skip
+NAMES = {"node": "vgpu-node", "exporter": "vgpu-exporter", "extender": "vgpu-scheduler-extender"}
 
 
 def build(directory: Path, *images: str) -> dict[str, Path]:

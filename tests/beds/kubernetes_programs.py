@@ -1,8 +1,8 @@
 """Kubernetes 1.20's own programs, compiled from Debian's source package by Debian's Go, once for this machine.
 
 Belongs here: fetching source and compiler, the one generated file that the package lacks (the API server's OpenAPI
-definitions), the build, and Debian's packages of etcd and kubectl. No mirror has kubelet or the servers as programs.
-Compiling all of them takes some six minutes on one core.
+definitions), a library of the source that fails with this Go, the build, and Debian's packages of etcd and kubectl. No
+mirror has kubelet or the servers as programs. Compiling all of them takes some six minutes on one core.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ SUITE, GO, ROOT = "bookworm", "golang-1.19", "k8s.io/kubernetes"
 VERSION = "v1.20.2"
 SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _PACKAGES = {"etcd": ("etcd-server", "usr/bin/etcd"), "kubectl": ("kubernetes-client", "usr/bin/kubectl")}
+#: Of the copy in the source, the first use of a custom resource ends the API server with Go 1.18 or later.
+_REFLECT = ("golang-github-modern-go-reflect2-dev", "github.com/modern-go/reflect2")
 _NO_DEFINITIONS = ("vendor/k8s.io/code-generator/", "vendor/k8s.io/kube-openapi/", "vendor/k8s.io/sample-apiserver/")
 
 
@@ -51,6 +53,9 @@ def _compile(names: list[str]) -> None:
         suites.source(SUITE, "kubernetes", sources)
         for part in ("go", "src"):
             subprocess.run(["cp", "-a", f"{suites.unpack(SUITE, f'{GO}-{part}')}/.", work / "debian"], check=True)
+        package, library = _REFLECT
+        shutil.rmtree(sources / "vendor" / library)
+        shutil.copytree(suites.unpack(SUITE, package) / "usr/share/gocode/src" / library, sources / "vendor" / library)
         if "kube-apiserver" in names:
             _define(work, sources)
         _go(work, sources, work / "out", *(f"{ROOT}/cmd/{name}" for name in names))

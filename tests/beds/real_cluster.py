@@ -146,6 +146,12 @@ class Cluster:
         path = f"/api/v1/namespaces/default/pods/{pod}/binding"
         self.kubectl("create", "--raw", path, "-f", "-", given=json.dumps(binding))
 
+    def requests(self, account: str, namespace: str) -> list[Object]:
+        """What pods with this service account have asked for: entries of the API server's audit log."""
+        user = f"system:serviceaccount:{namespace}:{account}"
+        found = [json.loads(line) for line in (self.directory / "audit.log").read_text().splitlines()]
+        return [one for one in found if one["user"]["username"] == user and "objectRef" in one]
+
     def kubeconfig(self, user: str) -> Path:
         path = self.directory / f"{user.replace(':', '-')}.kubeconfig"
         if not path.exists():
@@ -204,7 +210,11 @@ class Cluster:
 
     def _api(self) -> list[str]:
         where = self.directory
+        rules = [{"level": "Metadata", "userGroups": ["system:serviceaccounts"], "omitStages": ["RequestReceived"]}]
+        policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}
+        (where / "audit.json").write_text(json.dumps(policy))
         return [
+            f"--audit-policy-file={where}/audit.json", f"--audit-log-path={where}/audit.log",
             "--etcd-servers=http://127.0.0.1:2379", f"--advertise-address={NODE_ADDRESS}", "--secure-port=443",
             f"--tls-cert-file={where}/api.crt", f"--tls-private-key-file={where}/api.key",
             f"--client-ca-file={self.ca}", f"--cert-dir={where}/pki", f"--token-auth-file={where}/tokens.csv",

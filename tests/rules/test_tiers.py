@@ -23,6 +23,7 @@ ELSEWHERE = {
     "node/daemon/command": "rules/test_loaded_modules.py",
     "node/doctor/repairs": "component/node/test_doctor_fix.py",
     "node/service/file_signature": "component/plugin/test_registration.py",
+    "node/service/installation": "system/test_carried_python.py",
     "node/service/single_instance": "component/plugin/test_main.py",
     "plugin/apiserver/handover": "component/plugin/test_agent.py",
     "plugin/apiserver/node_annotations": "component/plugin/test_agent.py",

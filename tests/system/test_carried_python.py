@@ -5,6 +5,8 @@ The release is made of this machine's files, and with --long of the image vgpu-n
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +56,25 @@ def test_a_container_gets_its_share_on_a_host_without_python(host: HostView, sit
     assert (loaders, list(host.root.glob("usr/bin/*"))) == ([], [host.root / "usr/bin/busybox"])
     assert site.seen(host.hooked(site.share()))["card0.total"] == str(2 * GIB)
     assert site.node.claims() == {}
+
+
+def test_vgpuctl_knows_that_it_is_of_a_release(host: HostView, site: container_site.Site) -> None:
+    """The host has no file of the packages; the program is not in PATH."""
+    vgpuctl = (f"{CURRENT}/usr/bin/vgpuctl", "--config", str(site.node.config))
+    found = {one["check"]: one for one in json.loads(host.run(*vgpuctl, "doctor", "--output", "json"))}
+    assert not [one for one in found.values() if one["status"] == "failure"]
+    assert found["python"]["found"].startswith(f"{host_view.DIRECTORY}/1/usr/bin/vgpu-python 3.")
+    assert found["hook"]["found"].startswith(f"{CURRENT}/usr/bin/vgpu-hook: ")
+    assert re.fullmatch(r"\d+ steps planned", found["dry run"]["found"])
+    assert "the pod of vgpu-node" in found["registration"]["do"] and "the pod of vgpu-node" in found["daemon"]["do"]
+    plan = host.run(*vgpuctl, "explain", str(site.share().write()))
+    assert f"mount {CURRENT}/usr/lib/vgpu/vcuda/libcuda.so.1 on " in plan
+    refused = ("/usr/bin/busybox", "sh", "-c", '! "$@" 2>&1', "sh", *vgpuctl, "runtime")
+    for verb in ("configure", "check"):
+        line = host.run(*refused, verb, "--runtime", "containerd")
+        assert f"found a release, {CURRENT}; runtimes call its hook by CDI" in line
+    assert "written: /etc/cdi/vgpu.json" in host.run(*vgpuctl, "cdi", "generate")
+    assert f'"path": "{CURRENT}/usr/bin/vgpu-hook"' in (host.root / "etc/cdi/vgpu.json").read_text()
 
 
 def test_a_damaged_byte_code_file_is_one_line_that_says_what_to_do(host: HostView, site: container_site.Site) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import docs_commands
 import helm
+import operator_kinds
 import pytest
 import real_cluster
 from checkout import CHECKOUT
@@ -25,7 +26,8 @@ KUBERNETES = CHECKOUT / "packaging/kubernetes"
 NAMESPACE = "vgpu-system"
 ALL = {
     "namespace": {"create": True}, "priorityQuota": True, "networkPolicy": {"enabled": True},
-    "monitors": {"dashboard": True}, "extender": {"enabled": True}, "unit": {"enabled": True},
+    "monitors": {"podMonitor": True, "serviceMonitor": True, "rules": True, "dashboard": True},
+    "extender": {"enabled": True}, "unit": {"enabled": True},
 }  # fmt: skip
 #: What controllers make without a release, by the end of its name in `kubectl api-resources`.
 OTHERS = ("events", "events.events.k8s.io", "leases.coordination.k8s.io")
@@ -78,17 +80,22 @@ def everything(cluster: real_cluster.Cluster) -> set[str]:
 
 
 def test_the_api_server_takes_every_object_and_drops_no_field(cluster: real_cluster.Cluster) -> None:
-    """Of each way of running, and of what is off by default. 1.20 has no admission policies. As it is compiled here it
-    crashes at custom resources: its reflect2 does not know Go 1.19.
+    """Of each way of running, and of what is off by default, the operator's kinds among them.
+
+    1.20 has no admission policies.
     """
-    folders = [path for path in sorted(KUBERNETES.glob("*/objects.yaml")) if path.parent.name != "monitors"]
+    definitions = operator_kinds.definitions()
+    cluster.apply(*definitions)
+    cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
     cluster.kubectl("create", "namespace", NAMESPACE)
+    folders = sorted(KUBERNETES.glob("*/objects.yaml"))
     for objects in (*map(documents, folders), helm.objects(values=ALL), helm.objects(values={"remove": True})):
         given = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
         answer = cluster.kubectl("apply", "--dry-run=server", "-o", "json", "-f", "-", given=given)
         for wanted, found in zip(objects, json.loads(answer)["items"]):
             assert contains(found, wanted), f"{wanted['kind']} {wanted['metadata']['name']}: {found}"
     cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=90s")
+    cluster.kubectl("delete", "crd", *(one["metadata"]["name"] for one in definitions), "--timeout=90s")
 
 
 def test_the_page_installs_changes_and_removes_without_a_trace(cluster: real_cluster.Cluster) -> None:

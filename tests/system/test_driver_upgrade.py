@@ -109,6 +109,12 @@ def test_the_driver_is_let_go_of_until_the_next_one_is_validated(site: Site) -> 
     assert site.ids() == ids, "kubelet fails pods whose devices it does not know any more"
     wait_for(lambda: site.daemon.health()["driver_upgrade"].endswith("wait-for-jobs-required"), what=site.daemon.text)
     wait_for(lambda: not site.of_the_driver(), what=lambda: "\n".join(site.of_the_driver()))
+    refused = site.node.vgpuctl("inventory", "refresh", check=False)
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
+    assert "NVML: expected a driver that may be used, found the GPU operator upgrades" in refused.stderr
+    checked = json.loads(site.node.vgpuctl("doctor", "--output", "json", check=False).stdout)
+    (found,) = (one["found"] for one in checked if one["check"] == "cards in use")
+    assert found.startswith("NVML: the GPU operator upgrades the driver")
     version = site.node.driver / "proc/driver/nvidia/version"
     text = version.read_text()
     version.unlink()  # the module is unloaded

@@ -57,7 +57,7 @@ def bed(exporter_archive: Path) -> Iterator[ImageBed]:
 @pytest.fixture(scope="module")
 def others(bed: ImageBed, directory: Path) -> dict[str, Path]:
     """The other images, which `bed` has besides."""
-    built = image_bed.build(directory / "others", "plugin", "node", "extender")
+    built = image_bed.build(directory / "others", "node", "extender")
     for archive in built.values():
         bed.load(archive)
     return built
@@ -279,19 +279,18 @@ def test_the_extender_answers_without_root(bed: ImageBed, others: dict[str, Path
 
 @pytest.mark.long
 def test_the_plugin_serves_kubelet(bed: ImageBed, others: dict[str, Path], node: nodes.SimulatedNode) -> None:
-    """As the DaemonSet starts it: a container compiles settings by a shell, then the plugin has the host's pids."""
+    """As the DaemonSet starts it: a container compiles the settings, then the plugin has the host's pids."""
     source = node.directory / "config.yaml"
     paths = "\n".join(f"  {key}: {node.directory / key}" for key in ("state", "run"))
     mount = f"--volume={node.directory}:{node.directory}"
     compiled = node.directory / "compiled.json"
     source.write_text(f"paths:\n{paths}\n")
-    script = f"[ ! -e {source} ] || exec vgpuctl --config {compiled} config apply {source}"
-    bed.run(mount, image("plugin"), "sh", "-c", script)
+    bed.run(mount, image("node"), "vgpuctl", "--config", str(compiled), "config", "apply", str(source))
     assert json.loads(compiled.read_text())
     manager = DeviceManager(node.directory / "kubelet", set).start()
     try:
         container = bed.start(
-            "--pid=host", "--network=host", mount, image("plugin"), "vgpu-device-plugin", "--config", str(node.config)
+            "--pid=host", "--network=host", mount, image("node"), "vgpu-device-plugin", "--config", str(node.config)
         )
         offered = {CORES: 200, MEMORY: 320}
         wait_for(lambda: manager.allocatable() == offered, 60, lambda: f"{manager.allocatable()} {container.text()}")
@@ -307,4 +306,4 @@ def test_the_build_names_an_image_that_it_does_not_know() -> None:
         env={**os.environ, "PYTHON": sys.executable},
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr == "packaging/image/build: expected an image (plugin node exporter extender), found nothing\n"
+    assert done.stderr == "packaging/image/build: expected an image (node exporter extender), found nothing\n"

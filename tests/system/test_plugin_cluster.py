@@ -28,6 +28,8 @@ from daemons import wait_for
 from pod_site import CORE, EXAMPLES, MEMORY, SHIPPED, WHOLE
 from real_kubelet import NODE
 
+from vgpu.hook.request import pod_record
+
 pytestmark = [pytest.mark.root, pytest.mark.long]
 
 CARDS = {CORE: 200, MEMORY: 314}
@@ -144,9 +146,10 @@ def test_the_api_server_dies_and_comes_back(site: Site) -> None:
     (card, mib, cores) = site.held("before")[0]
     assert (mib, cores) == (1024, 30)
     first = site.claims()["before/main"]
-    told, over = (site.plugin.text().count(f"{word}: pods are not") for word in ("plugin", "over"))
+    told = site.plugin.text().count("plugin: the API server is away")
     site.cluster.api.kill()
-    wait_for(lambda: site.plugin.text().count("plugin: pods are not") > told, 120, site.plugin.text)
+    wait_for(lambda: site.plugin.text().count("plugin: the API server is away") > told, 120, site.plugin.text)
+    wait_for(lambda: not pod_record.watched(site.node.settings.run_dir), 60, site.plugin.text)
     static = {"name": "main", "command": ["sleep", "86400"], "resources": {"limits": {CORE: "20", MEMORY: "3"}}}
     manifest = site.kubelet.manifest("meanwhile", [static], terminationGracePeriodSeconds=0)
     try:
@@ -160,7 +163,7 @@ def test_the_api_server_dies_and_comes_back(site: Site) -> None:
         site.cluster.ready()
         other = next(uuid for uuid in site.cards if uuid != card)
         placed = {"vgpu.io/placement": f"main={other}", "vgpu.io/placement-node": NODE}
-        wait_for(lambda: site.plugin.text().count("over: pods are not") > over, 60, site.plugin.text)
+        wait_for(lambda: pod_record.watched(site.node.settings.run_dir), 90, site.plugin.text)
         site.create("after", {CORE: 40, MEMORY: 5}, metadata={"annotations": placed})
         assert site.held("after") == [(other, 1280, 40)]
         wait_for(

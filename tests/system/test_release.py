@@ -18,17 +18,19 @@ import pytest
 import release_site
 from containerd_bed import Containerd, programs
 from daemons import wait_for
+from kubelet import Pod
 from pod_site import share, short_directory
 from release_site import RELEASE, ReleaseSite, picture
 
 pytestmark = pytest.mark.root
 SEED = int(os.environ.get("VGPU_SEED") or random.randrange(1 << 30))
 VERSIONS = ("1.0", "1.1", "1.2")
-#: Starts a program on the card, which allocates, again and again, and says when one failed.
+#: A program that allocates and launches without end, beside others that start, do the same, and end. Each is refused
+#: what is more than the share. They say what failed.
 WORKS = """trap 'exit 0' TERM
-n=0
-while cudaprobe alloc 64 > /tmp/out && grep -q 'held 1' /tmp/out; do n=$((n + 1)); echo $n > /tmp/rounds; done
-echo failed: $(cat /tmp/out); sleep 86400"""
+cudaprobe work 64 2048 /tmp/long 0 &
+while cudaprobe work 64 2048 /tmp/short 20; do echo >> /tmp/ended; done
+sleep 86400"""
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +54,15 @@ def site(request: pytest.FixtureRequest, image: Path) -> Iterator[ReleaseSite]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def rounds(site: ReleaseSite, pid: int) -> int:
-    found = Path(f"/proc/{pid}/root/tmp/rounds")
-    return int(found.read_text() or 0) if found.exists() else 0
+def rounds(pid: int) -> list[int]:
+    """How much the program without end has done, and how many others have started and ended well."""
+    found = [Path(f"/proc/{pid}/root/tmp/{name}") for name in ("long", "ended")]
+    return [path.stat().st_size if path.exists() else 0 for path in found]
+
+
+def go_on(pid: int, seen: list[int], pod: Pod) -> None:
+    """Wait until both have gone on for more than what was under way at `seen`."""
+    wait_for(lambda: all(now > then + 1 for now, then in zip(rounds(pid), seen)), 60, lambda: pod.output("c"))
 
 
 def test_from_nothing_to_a_share_through_versions_and_back_to_nothing(site: ReleaseSite, images: list[Path]) -> None:
@@ -69,19 +77,20 @@ def test_from_nothing_to_a_share_through_versions_and_back_to_nothing(site: Rele
     claim = site.claim(pod)
     mix = random.Random(SEED)
     for step in [*mix.sample([1, 2], 2), *mix.choices(range(3), k=3)]:
-        seen = rounds(site, claim.pid)
+        seen = rounds(claim.pid)
         done = site.install(images[step])
         assert done.returncode == 0, f"seed {SEED}: {done.stdout}"
         assert site.in_force() == VERSIONS[step], f"seed {SEED}"
-        wait_for(lambda seen=seen: rounds(site, claim.pid) > seen + 1, 60, lambda: pod.output("c"))
+        go_on(claim.pid, seen, pod)
         late = site.runs(share(10, 2))
         site.checked_card(late, 10, 2)
         site.kubelet.delete(late)
     assert "failed" not in pod.output("c"), f"seed {SEED}: {pod.output('c')}"
-    assert site.claim(pod).cards[0].memory == claim.cards[0].memory
+    assert site.claim(pod).record() == claim.record()
     os.kill(claim.pid, 9)
     wait_for(lambda: pod.statuses["c"].running and pod.statuses["c"].started == 2, 60, lambda: str(pod.events))
-    wait_for(lambda: rounds(site, site.claim(pod).pid) > 1, 60, lambda: pod.output("c"))
+    go_on(site.claim(pod).pid, [0, 0], pod)
+    assert "failed" not in pod.output("c")
 
     refused = site.remove()
     assert refused.returncode == 1

@@ -17,6 +17,9 @@ import yaml
 from checkout import CHECKOUT
 from manifest_fields import check
 
+from vgpu.config.settings import DEFAULTS
+from vgpu.plugin.release import cri
+
 MANIFESTS = CHECKOUT / "packaging/kubernetes"
 WAYS = sorted(path.parent.name for path in MANIFESTS.glob("*/kustomization.yaml"))
 SCHEMA = json.loads((helm.CHART / "values.schema.json").read_text())
@@ -125,9 +128,35 @@ def test_values_reach_the_node(everything: list[dict[str, Any]]) -> None:
     command = node["initContainers"][0]["command"]
     assert command[command.index("--cdi-directory") + 1] == "/data/cdi"
     settings = yaml.safe_load(by_name(everything)["ConfigMap", "vgpu-system", "vgpu-config"]["data"]["config.yaml"])
-    assert settings["plugin"]["pod_resources_socket"] == "/var/lib/k0s/kubelet/pod-resources/kubelet.sock"
     assert settings["paths"] == {"state": "/data/vgpu", "libvcuda": "/data/opt/current/usr/lib/vgpu/vcuda"}
     assert settings["resources"] == ALL["settings"]["resources"]
+
+
+def distributions() -> dict[str, dict[str, str]]:
+    """The values of each distribution in the page's table."""
+    page = (CHECKOUT / "docs/chart.md").read_text()
+    section = page.partition("## Folders of distributions\n")[2].partition("\n## ")[0]
+    rows = [re.findall(r"[^|]+", line) for line in section.splitlines() if line.startswith("| ")][1:]
+    return {name.strip(): dict(re.findall(r"`([\w.]+)=([^`]+)`", values)) for name, values in rows}
+
+
+@pytest.mark.parametrize("name", distributions())
+def test_the_folders_of_a_distribution(name: str) -> None:
+    values = distributions()[name]
+    assert bool(values) is (name != "kubeadm, containerd")  # which has the defaults
+    objects = by_name(helm.objects(*(f"--set={key}={value}" for key, value in values.items())))
+    node = objects["DaemonSet", "vgpu-system", "vgpu-node"]["spec"]["template"]["spec"]
+    socket = values.get("runtime.socket", cri.SOCKETS[0])
+    root = values.get("kubelet.directory", "/var/lib/kubelet")
+    assert socket in cri.SOCKETS
+    install = node["initContainers"][0]["command"]
+    assert install[install.index("--socket") + 1] == socket
+    folders = {volume["name"]: volume["hostPath"]["path"] for volume in node["volumes"] if "hostPath" in volume}
+    assert (folders["runtime"], folders["pod-resources"]) == (os.path.dirname(socket), f"{root}/pod-resources")
+    assert folders["device-plugins"] == "/var/lib/kubelet/device-plugins"
+    settings = yaml.safe_load(objects["ConfigMap", "vgpu-system", "vgpu-config"]["data"]["config.yaml"])
+    looked_at = settings["plugin"].get("pod_resources_socket", DEFAULTS["plugin.pod_resources_socket"])
+    assert looked_at == f"{root}/pod-resources/kubelet.sock"
 
 
 @pytest.mark.parametrize("right", ["readPods", "answerPods", "showCards"])

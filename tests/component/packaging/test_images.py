@@ -21,12 +21,11 @@ from checkout import CHECKOUT
 
 IMAGE = CHECKOUT / "packaging/image"
 TABLE = tomlkit.parse((IMAGE / "images.toml").read_text()).unwrap()
-NAMES = ("plugin", "node", "exporter", "extender")
+NAMES = ("node", "exporter", "extender")
 EPOCH = "1700000000"
 #: The names of the Debian packages of requirements in pyproject.toml that do not follow python3-<name>.
 DEBIAN = {"prometheus_client": "python3-prometheus-client", "pyyaml": "python3-yaml"}
 EXTRAS = {
-    "plugin": ("kubernetes", "metrics"),
     "node": ("kubernetes", "metrics"),
     "exporter": ("metrics",),
     "extender": ("scheduler",),
@@ -49,8 +48,8 @@ def test_the_table_has_what_pyproject_requires() -> None:
     project = tomlkit.parse((CHECKOUT / "pyproject.toml").read_text()).unwrap()["project"]
     for name, extras in EXTRAS.items():
         wanted = {one for extra in extras for one in project["optional-dependencies"][extra]}
-        if name in ("plugin", "node"):  # they have vgpuctl, too; the plugin's without vgpuctl top, which draws by rich
-            wanted |= {one for one in project["dependencies"] if name == "node" or not one.startswith("rich")}
+        if name == "node":  # it has vgpuctl, too
+            wanted |= {*project["dependencies"]}
         found = {
             *TABLE[name]["debian"],
             *(wheel for path in TABLE[name]["wheels"] for wheel in pinned(CHECKOUT / path)),
@@ -79,7 +78,7 @@ def test_the_containerfile_has_a_target_for_each_image() -> None:
     ]
     assert len(re.findall(r"^FROM", text, re.M)) == len(NAMES)
     users = {name: user for _, name, _, user, _ in targets}
-    assert users == {"plugin": "0:0", "node": "0:0", "exporter": "65532:65532", "extender": "65532:65532"}
+    assert users == {"node": "0:0", "exporter": "65532:65532", "extender": "65532:65532"}
     for _, name, _, _, command in targets:
         assert name == "node" or command == TABLE[name]["name"]
         for program in TABLE[name]["programs"]:

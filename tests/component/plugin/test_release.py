@@ -17,6 +17,8 @@ from pathlib import Path
 
 import fault_bed
 import pytest
+import yaml
+from checkout import CHECKOUT
 from fault_errnos import EXEMPT
 
 from vgpu.config import paths, settings
@@ -190,10 +192,16 @@ def test_a_directory_without_exec_is_refused(tmp_path: Path) -> None:
 
 
 def test_removal_waits_or_refuses_and_leaves_nothing(tmp_path: Path) -> None:
+    """Of what kubelet has made for the pod nothing stays either. /var/run is a link, as on every distribution."""
     host, node = tmp_path / "host", settings.Settings()
-    (host / "opt").mkdir(parents=True)
+    for name in ("etc", "opt", "run", "var/lib"):
+        (host / name).mkdir(parents=True)
+    (host / "var/run").symlink_to("/run")
     before = sorted(host.rglob("*"))
+    for path in made_by_kubelet():
+        os.makedirs(str(host) + remove.resolved(str(host), path), exist_ok=True)
     put(image(tmp_path / "1", "1.0"), host)
+    cdi.write(str(host), "/run/cdi", "/opt/current/usr/bin")
     run, state = str(host) + node.run_dir, str(host) + node.state_dir
     os.makedirs(paths.container(run, "c1"))
     os.makedirs(paths.grants(state))
@@ -213,13 +221,21 @@ def test_removal_waits_or_refuses_and_leaves_nothing(tmp_path: Path) -> None:
     assert in_force(host)
     assert (host / "etc/cdi/vgpu.json").exists()
     shutil.rmtree(paths.container(run, "c1"))
+    (host / "opt/vgpu").rmdir()  # the releases of this test lie beside it
     (host / "opt/of-others").mkdir()
     gone = remove.remove(str(host), "/opt", ["/etc/cdi", "/var/run/cdi"], node, wait)
-    assert os.listdir(host / "opt") == ["of-others"]
-    assert gone == ["/etc/cdi/vgpu.json", "/opt", node.run_dir, node.state_dir]
-    left = [path for path in sorted(host.rglob("*")) if path not in before]
-    assert not [path for path in left if not path.is_dir()]
+    assert gone == ["/etc/cdi/vgpu.json", "/run/cdi/vgpu.json", "/opt", node.run_dir, node.state_dir]
+    assert [path for path in sorted(host.rglob("*")) if path not in before] == [host / "opt/of-others"]
+    assert [path for path in before if not os.path.lexists(path)] == []
     assert told == [["default/p/c"]]
+
+
+def made_by_kubelet() -> list[str]:
+    """The directories of the DaemonSet's volumes that kubelet makes where they are missing."""
+    documents = yaml.safe_load_all((CHECKOUT / "packaging/kubernetes/node/objects.yaml").read_text())
+    (node,) = (one["spec"]["template"]["spec"] for one in documents if one["kind"] == "DaemonSet")
+    places = [volume.get("hostPath", {}) for volume in node["volumes"]]
+    return [one["path"] for one in places if one.get("type") == "DirectoryOrCreate"]
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,13 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.group import Group
 from vgpu.node.ctl.output import output_option
-from vgpu.node.ctl.runtime import apply_change, own_programs, require_programs, root_settings
+from vgpu.node.ctl.runtime import apply_change, require_programs, root_settings
 from vgpu.node.doctor import runtimes
 from vgpu.node.doctor.findings import CheckContext
 from vgpu.node.runtimes import cdi_spec as specification
 from vgpu.node.runtimes import registry
 from vgpu.node.runtimes.registration import Wish
+from vgpu.node.service import installation
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Print the changes as a diff, and change nothing.")
 
@@ -45,7 +46,7 @@ def generate(
     """Write the specification. A second time nothing changes; other options replace the first ones."""
     node = root_settings("vgpuctl cdi", config_path)
     wish = Wish(
-        os.path.abspath(directory), programs=os.path.abspath(programs or own_programs()), settings=config_path,
+        os.path.abspath(directory), programs=os.path.abspath(programs or installation.programs()), settings=config_path,
         state_dir=node.state_dir,
     )  # fmt: skip
     require_programs(wish.hook)

@@ -7,7 +7,7 @@ the repairs, which are in vgpu.node.doctor.
 from __future__ import annotations
 
 import os
-import shutil
+import sys
 from dataclasses import asdict, replace
 
 import click
@@ -19,7 +19,7 @@ from vgpu.node.ctl.output import output_option, print_json, print_table, print_t
 from vgpu.node.doctor import causes, cdi_devices, coexistence, host, node, repairs, runtimes
 from vgpu.node.doctor.findings import FAILURE, OK, Check, CheckContext, Finding, examine
 from vgpu.node.doctor.repairs import Repair
-from vgpu.node.service import privilege
+from vgpu.node.service import installation, privilege
 
 CHECKS: dict[str, Check] = {
     "settings": node.settings,
@@ -105,8 +105,9 @@ def _context(config_path: str, hook: str) -> CheckContext:
         found = settings.read(config_path)
     except VgpuError:
         found = Settings()  # the check "settings" reports the error; the other checks use the defaults
-    installed = hook or shutil.which("vgpu-hook") or CheckContext.hook
-    return CheckContext(config_path, found, hook=installed)
+    installed = hook or f"{installation.programs()}/vgpu-hook"
+    python = sys.executable if installation.release() else CheckContext.python
+    return CheckContext(config_path, found, hook=installed, python=python)
 
 
 def _print(findings: list[Finding], wide: bool) -> None:

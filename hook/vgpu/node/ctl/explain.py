@@ -7,7 +7,6 @@ which the hook itself makes (`vgpu-hook --dry-run`), or the placement of a pod (
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 
 import click
@@ -22,6 +21,7 @@ from vgpu.node.ctl import logs, pod_manifest
 from vgpu.node.ctl.names import Names
 from vgpu.node.ctl.output import Id, Time, output_option, print_json, print_table, print_text, wide_option
 from vgpu.node.ctl.pod_manifest import Placed
+from vgpu.node.service import installation
 
 MANIFESTS = (".yaml", ".yml", ".json")
 STARTS = ("prestart", "createRuntime")
@@ -50,7 +50,7 @@ def explain(config_path: str, what: str, last: bool, hook: str, output: str, wid
     if os.path.isfile(what) or what.endswith(MANIFESTS):
         refused = _explain_manifest(what, node, output, wide)
     else:
-        program = hook or shutil.which("vgpu-hook") or "/usr/bin/vgpu-hook"
+        program = hook or f"{installation.programs()}/vgpu-hook"
         refused = _explain_state(_state(what, node), [program, "--config", config_path], output, wide)
     if refused:
         raise click.exceptions.Exit(1)

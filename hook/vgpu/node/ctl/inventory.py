@@ -54,6 +54,7 @@ def refresh(config_path: str, output: str) -> None:
     """Take the inventory again: after the installation, a driver update, a change of the hardware, and at each boot."""
     node = settings.read(config_path)
     _check_access(node)
+    discover.require_usable_driver(node)
     click.echo("reading the driver's files and asking NVML (some seconds without persistence mode) ...", err=True)
     notes: list[str] = []
 

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable
 
 from vgpu.config.errors import VgpuError, shown
+from vgpu.node.service import installation
 
 MAX_LINES = 10_000
 LIMIT = 20.0  #: seconds for journalctl, which reads some 10,000 lines in one
@@ -41,7 +42,8 @@ def read(unit: str, run: Run = subprocess.run) -> list[Entry]:
     try:
         done = run([*command, f"--lines={MAX_LINES}"], capture_output=True, timeout=LIMIT, check=False)
     except FileNotFoundError as error:
-        raise VgpuError("journal", expected="journalctl", found="no such program") from error
+        do = f"see: {installation.log_of_vgpud()}" if installation.release() else ""
+        raise VgpuError("journal", expected="journalctl", found="no such program", do=do) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise VgpuError("journal", expected="journalctl to answer", found=str(error)) from error
     if done.returncode:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,8 +25,8 @@ from vgpu.node.runtimes import programs, registered_files, registry, verify
 from vgpu.node.runtimes.registered_files import Edit, Record
 from vgpu.node.runtimes.registration import HANDLER, MODES, RUNTIMES, Wish
 from vgpu.node.runtimes.registry import Change
+from vgpu.node.service import installation
 
-PROGRAMS = "/usr/bin"
 OF_KUBELET = ("containerd", "crio")  #: the runtimes of kubelet's containers, which may come to the hook by CDI
 NOT_PROVEN = 3
 RESTART_TIMEOUT = 300
@@ -69,8 +68,10 @@ def configure(
     node = root_settings("vgpuctl runtime", config_path)
     if share and name != "docker":
         raise VgpuError("--share", expected="--runtime docker: other runtimes take annotations", found=name)
+    if not programs:
+        _require_packages()
     wish = Wish(
-        os.path.abspath(path) if path else "", mode, handler, os.path.abspath(programs or own_programs()),
+        os.path.abspath(path) if path else "", mode, handler, os.path.abspath(programs or installation.programs()),
         config_path, node.state_dir, tuple(_pair(one) for one in share), standalone or "",
     )  # fmt: skip
     _check_share(wish)
@@ -103,6 +104,7 @@ def check(config_path: str, name: str, output: str) -> None:
     runtime could not be asked.
     """
     node = root_settings("vgpuctl runtime", config_path)
+    _require_packages()
     found = verify.examine(name, node, config_path)
     if output == "json":
         print_json({"runtime": name, "result": found.result, "steps": [list(step) for step in found.steps]})
@@ -205,10 +207,12 @@ def _run(name: str, command: Sequence[str]) -> None:
         raise VgpuError(shlex.join(command), expected="exit status 0", found=shown(done.stderr.strip()), do=do)
 
 
-def own_programs() -> str:
-    """The directory of the installed hook."""
-    found = shutil.which("vgpu-hook")
-    return os.path.dirname(found) if found else PROGRAMS
+def _require_packages() -> None:
+    """A release has neither the shim nor a configuration of a runtime: its hook comes by CDI alone."""
+    release = installation.release()
+    if release:
+        raise VgpuError("vgpuctl runtime", expected="vgpu's packages", found=f"a release, {release}",
+                        do="runtimes call its hook by CDI, which vgpuctl doctor checks")  # fmt: skip
 
 
 def require_programs(*paths: str) -> None:

@@ -10,10 +10,10 @@ import socket
 
 from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
+from vgpu.node.service import installation
 
 TIMEOUT = 3.0
 MAX_ANSWER = 32 << 20
-_DO = "start it (systemctl start vgpud); containers start and run without it"
 
 
 def ask(run_dir: str, what: str, timeout: float = TIMEOUT) -> dict[str, object]:
@@ -28,8 +28,9 @@ def ask(run_dir: str, what: str, timeout: float = TIMEOUT) -> dict[str, object]:
     except PermissionError as error:
         raise VgpuError(path, expected="to ask vgpud", found=error.strerror, do="run as root") from error
     except OSError as error:
+        do = f"{installation.start_vgpud()}; containers start and run without it"
         found = "no answer in time" if isinstance(error, socket.timeout) else error.strerror or str(error)
-        raise VgpuError("vgpud", expected=f"an answer at {path}", found=found, do=_DO) from error
+        raise VgpuError("vgpud", expected=f"an answer at {path}", found=found, do=do) from error
     if "error" in answer:
         raise VgpuError("vgpud", found=answer["error"])
     return answer

@@ -21,6 +21,7 @@ from vgpu.hook.linux import procfs
 from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.node.daemon import foreign_processes, reader, worker
 from vgpu.node.doctor.findings import OK, WARNING, CheckContext, Finding, failure
+from vgpu.node.driver import discover
 
 NVML_LIMIT = 60.0
 SEEN_LIMIT = 1.0  #: seconds for the look into one mount namespace
@@ -156,6 +157,7 @@ def foreign_users(context: CheckContext) -> Iterator[Finding]:
         yield Finding("cards in use", WARNING, "not checked: there is no inventory", "NVML's lists of processes")
         return
     try:
+        discover.require_usable_driver(context.settings)
         rows = foreign_processes.rows_of(worker.run(lambda: foreign_processes.listed(inventory), NVML_LIMIT))
     except VgpuError as error:
         yield failure("cards in use", error, WARNING)

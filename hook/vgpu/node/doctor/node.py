@@ -27,6 +27,7 @@ from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Findin
 from vgpu.node.driver import device_nodes, discover, library_copies
 from vgpu.node.runtimes.registered_files import Record
 from vgpu.node.runtimes.registration import RUNTIMES
+from vgpu.node.service import installation
 
 MIB = 1 << 20
 SMALLEST_SHARE = 1 << 30  #: bytes: the README's
@@ -151,12 +152,13 @@ def libvcuda(context: CheckContext) -> Iterator[Finding]:
         path = f"{directory}/{name}"
         found = elf.read(path)
         if found.soname != name:
-            yield Finding("libvcuda", FAILURE, f"{path}: SONAME {found.soname or 'none'}", name, "install vgpu again")
+            yield Finding("libvcuda", FAILURE, f"{path}: SONAME {found.soname or 'none'}", name,
+                          installation.install_again())  # fmt: skip
             return
         real = [needed for needed in found.needed if needed.endswith("/" + name)]
         if not real:
             yield Finding("libvcuda", FAILURE, f"{path}: NEEDED {', '.join(found.needed) or 'nothing'}",
-                          f"the driver's own {name} behind it", "install vgpu again")  # fmt: skip
+                          f"the driver's own {name} behind it", installation.install_again())  # fmt: skip
             return
     yield Finding("libvcuda", OK, directory)
     yield from _copies(context, directory)
@@ -182,7 +184,7 @@ def _copies(context: CheckContext, directory: str) -> Iterator[Finding]:
 
 
 def hook(context: CheckContext) -> Iterator[Finding]:
-    do = "install vgpu again, or name it with --hook"
+    do = f"{installation.install_again()}, or name it with --hook"
     if not context.hook or not os.access(context.hook, os.X_OK):
         yield Finding("hook", FAILURE, f"{context.hook or 'no path'} is not a program", "the hook", do)
         return
@@ -215,7 +217,8 @@ def byte_code(context: CheckContext) -> Iterator[Finding]:
 def python(context: CheckContext) -> Iterator[Finding]:
     """The interpreter that the gate starts. Debian's python3-minimal lacks ctypes."""
     code = "import sys, os, ctypes, _json, fcntl; print('%d %d %d' % sys.version_info[:3])"
-    expected, do = "Python 3.9 or newer with its standard library", "install python3"
+    expected = "Python 3.9 or newer with its standard library"
+    do = installation.install_again() if installation.release() else "install python3"
     try:
         done = _run([context.python, "-I", "-S", "-c", code])
     except OSError as error:
@@ -294,7 +297,7 @@ def daemon(context: CheckContext) -> Iterator[Finding]:
         return
     warnings = answer.get("warnings")
     for warning in warnings if isinstance(warnings, list) else []:
-        yield Finding("daemon", WARNING, str(warning), do="see: journalctl -u vgpud")
+        yield Finding("daemon", WARNING, str(warning), do=f"see: {installation.log_of_vgpud()}")
     if not warnings:
         yield Finding("daemon", OK, f"vgpud {answer.get('version')} runs, pid {answer.get('pid')}")
 

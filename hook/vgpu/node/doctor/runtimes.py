@@ -16,6 +16,7 @@ from vgpu.config import records
 from vgpu.config.errors import VgpuError
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Finding
 from vgpu.node.runtimes import base_spec, docker, hooks_d, reading
+from vgpu.node.service import installation
 
 HOOK_DIRS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d", "/run/containers/oci/hooks.d")
 DOCKER = docker.CONFIG
@@ -33,13 +34,15 @@ def runtime_configuration(context: CheckContext) -> Iterator[Finding]:
     named = [*configured(context), *_cdi(context, "vgpu.io")]
     for where, program in named:
         if program and not os.access(context.path(program), os.X_OK):
-            do = "install vgpu again, or remove this entry; until then containers fail to start"
+            do = f"{installation.install_again()}, or remove this entry; until then containers fail to start"
             yield Finding("registration", FAILURE, f"{where}: {program} is not a program", "the hook", do)
         else:
             yield Finding("registration", OK, where)
     if not named:
         found = "no runtime is configured to call the hook"
         do = "vgpuctl runtime configure has a runtime call the hook; runc by hand needs no configuration"
+        if installation.release():
+            do = installation.install_again()
         yield Finding("registration", WARNING, found, "a runtime that calls the hook", do)
 
 

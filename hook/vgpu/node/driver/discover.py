@@ -12,7 +12,8 @@ import os
 import time
 from collections.abc import Callable
 
-from vgpu.config import context_sizes
+from vgpu.config import context_sizes, driver_upgrade
+from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Device, Inventory, Library, nvml_of
 from vgpu.config.settings import AUTO, Settings
@@ -32,12 +33,13 @@ def take(
     sys_root: str = "",
     clock: Callable[[], float] = time.time,
 ) -> Inventory:
-    """The inventory of the node that `settings` describe; VgpuError if there is no usable driver.
+    """The inventory of the node that `settings` describe; VgpuError if there is no usable driver, or it is upgraded.
 
     `proc` is the kernel's own procfs, which contains the boot id if driver.proc_root lacks it. `sys_root` is the root
     of sysfs; its default is the `sys` beside driver.proc_root. `note` receives one line for each problem and for each
     node that was made.
     """
+    require_usable_driver(settings, proc)
     root, proc_root = driver_root(settings), settings.text("driver.proc_root")
     search = files.Search(
         root, settings.texts("driver.library_dirs"), settings.texts("driver.extra_libraries"),
@@ -57,6 +59,14 @@ def take(
     )
     boot = staleness.boot_id(proc_root, proc)
     return Inventory(version, boot, clock(), libraries, files.binaries(root), devices, found, copies)
+
+
+def require_usable_driver(settings: Settings, proc: str = "/proc") -> None:
+    """VgpuError while the device plugin's record says that the driver is being upgraded: then nobody opens NVML."""
+    reason = driver_upgrade.read(settings.run_dir, staleness.boot_id(proc), since_boot())
+    if reason:
+        do = "wait for the end of the upgrade"
+        raise VgpuError("NVML", expected="a driver that may be used", found=reason, do=do)
 
 
 def _fill_contexts(found: list[Card], state_dir: str, note: Note) -> None:

@@ -13,9 +13,10 @@ import sys
 from vgpu.config import settings as compiled
 from vgpu.config.errors import VgpuError
 from vgpu.node.runtimes import cdi_spec
-from vgpu.plugin.release import cdi, install, node_object, remove
+from vgpu.plugin.release import capabilities, cdi, install, node_object, remove
 
 PROGRAM = "vgpu-release"
+OF_A_RELEASE = ("vgpud", "vgpuctl")  #: the others are programs of the image
 #: Environment variables of the DaemonSet's containers: what --host and --directory say for people who enter them.
 HOST, DIRECTORY = "VGPU_RELEASE_HOST", "VGPU_RELEASE_DIRECTORY"
 
@@ -50,9 +51,10 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
                       help="the compiled settings, as the host names them (default: %(default)s)")  # fmt: skip
     take.add_argument("--wait", action="store_true", help="wait until no container has a share, instead of refusing")
     take.add_argument("--cdi-directory", default="", metavar="DIR", help="as for install")
-    start = verbs.add_parser("run", help="run a program of the release in force, with the host's root as its own")
+    start = verbs.add_parser("run", help="run a program with the capabilities that it needs; vgpud and vgpuctl are "
+                       "those of the release in force, with the host's root as their own")  # fmt: skip
     start.set_defaults(verb=run, reason="")
-    start.add_argument("program", choices=("vgpuctl", "vgpud"))
+    start.add_argument("program", choices=tuple(capabilities.KEPT))
     start.add_argument("arguments", nargs=argparse.REMAINDER)
     for verb in (add, take, start):
         verb.add_argument("--host", default=os.environ.get(HOST, ""), metavar="DIR",
@@ -92,7 +94,7 @@ def take_away(options: argparse.Namespace) -> None:
         told[0] = left
         return bool(options.wait)
 
-    settings = compiled.read_or_default(options.host + options.config)
+    settings = compiled.read_or_default(options.host + remove.resolved(options.host, options.config))
     directories = [options.cdi_directory] if options.cdi_directory else list(cdi.DIRECTORIES)
     for path in remove.remove(options.host, options.directory, directories, settings, wait):
         say(f"{path}: removed")
@@ -102,15 +104,18 @@ def take_away(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Become the program. Its paths are the host's, so it works as on a host with the package."""
-    release = install.current(options.host + options.directory)
-    if not release:
-        raise VgpuError(options.directory, expected="a release in force", found="none", do="look at the installer")
-    program = os.path.join(options.directory, release, install.PROGRAMS, options.program)
-    if options.host:
-        os.chroot(options.host)
-        os.chdir("/")
-    os.execv(program, [options.program, *options.arguments])  # noqa: S606 - no shell is wanted
+    """Become the program. The paths of one of a release are the host's, so it works as on a host with the package."""
+    program = options.program
+    if program in OF_A_RELEASE:
+        release = install.current(options.host + remove.resolved(options.host, options.directory))
+        if not release:
+            raise VgpuError(options.directory, expected="a release in force", found="none", do="look at the installer")
+        program = os.path.join(options.directory, release, install.PROGRAMS, program)
+        if options.host:
+            os.chroot(options.host)
+            os.chdir("/")
+    capabilities.keep(capabilities.KEPT[options.program].values())
+    os.execvp(program, [options.program, *options.arguments])  # noqa: S606 - no shell is wanted
 
 
 def say(text: str) -> None:

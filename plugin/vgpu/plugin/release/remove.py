@@ -18,14 +18,17 @@ from vgpu.hook.ledger.ledger import Ledger
 from vgpu.plugin.release import cdi, install
 
 LOOK = 5.0  #: seconds between two looks at the containers
-OURS = (
-    "vgpu"  #: in the name of a directory that is ours alone. Of any other name it may have files of others, and stays
-)
+#: In the name of a directory that is ours alone. One of any other name may have files of others, and stays.
+OURS = "vgpu"
+#: kubelet makes them for the pod where they are missing, and does not say so. They go if nothing is in them.
+OF_KUBELET = (*cdi.DIRECTORIES, "/run/nvidia")
+MAX_LINKS = 40  #: as the kernel's
 
 
 def shares(host: str, settings: Settings) -> list[str]:
     """The containers with a share or a card that live, by their names or ids."""
-    there = Settings({"paths.run": host + settings.run_dir, "paths.state": host + settings.state_dir})
+    run, state = (host + resolved(host, path) for path in (settings.run_dir, settings.state_dir))
+    there = Settings({"paths.run": run, "paths.state": state})
     ledger = Ledger(there, [])
     return sorted(claim.name or claim.container for claim in ledger.claims() if ledger.lives(claim))
 
@@ -38,21 +41,41 @@ def remove(
     Raises VgpuError if containers are left, and OSError. Then the specification is as it was.
     """
     _none_left(host, settings, wait)
-    gone = cdi.remove(host, cdi_directories)
+    gone = cdi.remove(host, [resolved(host, path) for path in cdi_directories])
     try:
         _none_left(host, settings, wait)
     except VgpuError:
         for path in gone:  # a container was about to start meanwhile
             cdi.write(host, os.path.dirname(path), f"{directory}/{install.CURRENT}/{install.PROGRAMS}")
         raise
-    if os.path.isdir(host + directory):
-        install.remove_all(host + directory)
+    releases = host + resolved(host, directory)
+    if os.path.isdir(releases):
+        install.remove_all(releases)
         gone.append(directory)
     for path in dict.fromkeys((settings.run_dir, settings.state_dir, os.path.dirname(COMPILED_PATH))):
-        if OURS in os.path.basename(path) and os.path.isdir(host + path):
-            _clear(host + path)
+        place = host + resolved(host, path)
+        if OURS in os.path.basename(path) and os.path.isdir(place):
+            _clear(place)
             gone.append(path)
+    for path in OF_KUBELET:
+        _remove_empty(host + resolved(host, path))
     return gone
+
+
+def resolved(host: str, path: str) -> str:
+    """`path` without symbolic links. An absolute one, as /var/run, leads to the host's file, not to the container's."""
+    done, left, links = "", path.split("/"), 0
+    while left:
+        name = left.pop(0)
+        found = os.path.normpath(f"{done}/{name}")
+        if name == ".." or not os.path.islink(host + found):
+            done = found.rstrip("/")
+            continue
+        target = os.readlink(host + found)
+        done, left, links = "" if target.startswith("/") else done, [*target.split("/"), *left], links + 1
+        if links > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+    return done
 
 
 def _clear(directory: str) -> None:
@@ -66,6 +89,14 @@ def _clear(directory: str) -> None:
         os.rmdir(directory)
     except OSError as error:
         if error.errno != errno.EBUSY:
+            raise
+
+
+def _remove_empty(directory: str) -> None:
+    try:
+        os.rmdir(directory)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EBUSY):
             raise
 
 
