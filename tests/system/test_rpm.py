@@ -24,7 +24,7 @@ pytestmark = pytest.mark.root
 
 SCRIPT = CHECKOUT / "tests/beds/rpm_node.sh"
 TIMEOUT = 1200
-#: What a distribution must have: RHEL 9 and Amazon Linux 2023 have the first, Leap 15 one of the others beside its 3.6.
+#: What RHEL 9, Amazon Linux 2023, Leap 15 and others must have: a python3 that is new enough, or another beside it.
 PYTHON = f"(python3 >= 3.9{''.join(f' or /usr/bin/python3.{minor}' for minor in range(14, 8, -1))})"
 
 
