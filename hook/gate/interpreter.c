@@ -230,7 +230,7 @@ const char *interpreter_exec(const struct input *state, char *const *args)
 	default_signals();
 	execve(words[0], words, environment);
 #ifdef VGPU_PYTHON_INSTEAD
-	/* Of a package that is unpacked and not configured, or whose Python a distribution's upgrade has replaced. */
+	/* A package's link is missing until postinst has run, and leads nowhere when an upgrade has removed its Python. */
 	if (errno == ENOENT) {
 		words[0] = VGPU_PYTHON_INSTEAD;
 		execve(words[0], words, environment);
