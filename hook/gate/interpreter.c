@@ -229,6 +229,13 @@ const char *interpreter_exec(const struct input *state, char *const *args)
 	umask(022);
 	default_signals();
 	execve(words[0], words, environment);
+#ifdef VGPU_PYTHON_INSTEAD
+	/* A package's link is missing until postinst has run, and leads nowhere when an upgrade has removed its Python. */
+	if (errno == ENOENT) {
+		words[0] = VGPU_PYTHON_INSTEAD;
+		execve(words[0], words, environment);
+	}
+#endif
 	snprintf(exec, sizeof exec, "exec %s", words[0]);
 	return exec;
 }

@@ -49,7 +49,6 @@ static const char code[] =
 	"    sys.exit(f'{sys.argv[0]}: {root}: expected its standard library, found that of {sys.prefix}; " RELEASE_AGAIN
 	"')\n"
 	"sys.path.insert(0, root + '" VGPU_PYTHON_PATH "')\n"
-	"sys.path.append(root + '/usr/lib/python3/dist-packages')\n"
 	"sys.executable = root + '/usr/bin/vgpu-python'\n"
 	"sys.exit(import_module(module).main())\n";
 

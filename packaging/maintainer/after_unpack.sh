@@ -1,17 +1,33 @@
 # What the packages do after their files have been unpacked, whatever packs them: sourced by deb's postinst and rpm's
 # %post. It edits and restarts no runtime. A wrong configuration does not fail the installation.
 
-SETTINGS=/var/lib/vgpu/config.json
+SETTINGS=/var/lib/vgpu/config.json PYTHON=/usr/lib/vgpu/python3
 
 say() {
 	echo "vgpu: $*" >&2
 }
 
+# Links the interpreter that gate, vgpuctl, vgpud and the plugin start: the distribution's own, or the newest other one
+# where that is older than 3.9. Where the link is missing or leads nowhere, the gate starts /usr/bin/python3.
+choose_python() {
+	for python in /usr/bin/python3 /usr/bin/python3.14 /usr/bin/python3.13 /usr/bin/python3.12 /usr/bin/python3.11 \
+		/usr/bin/python3.10 /usr/bin/python3.9; do
+		if $python -I -S -c 'import ctypes, json, sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
+			ln -sfn $python $PYTHON.new
+			mv -fT $PYTHON.new $PYTHON
+			return
+		fi
+	done
+	say "/usr/bin: expected python3 from 3.9 on with its whole standard library, found none; install python3"
+	return 1
+}
+
 # The hook's byte code comes first. Until its file is renamed, containers start with the complete hook of the last
 # version, which refuses settings that only this version has.
 compile() {
-	/usr/bin/python3 -I -S /usr/lib/vgpu/bytecode/compile_hook.py /usr/lib/vgpu/python /usr/lib/vgpu/hook.bytecode
-	/usr/bin/python3 -I -m compileall -q /usr/lib/vgpu/python
+	choose_python
+	$PYTHON -I -S /usr/lib/vgpu/bytecode/compile_hook.py /usr/lib/vgpu/python /usr/lib/vgpu/hook.bytecode
+	$PYTHON -I -m compileall -q /usr/lib/vgpu/python
 }
 
 # vgpuctl prints the errors by line and key. An upgrade keeps the requests that were allowed before.

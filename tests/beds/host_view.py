@@ -59,7 +59,7 @@ def release_of_this_machine(root: Path) -> Path:
         shutil.copytree(CHECKOUT / part / "vgpu", modules / "vgpu", ignore=left_out, dirs_exist_ok=True)
     plugin_image.metadata(modules)
     for name in PACKAGES:
-        plugin_image.package(name, root / "usr/lib/python3/dist-packages", left_out)
+        plugin_image.package(name, modules, left_out)
     shutil.copytree(BUILD / "lib/vcuda", root / "usr/lib/vgpu/vcuda")
     build = root.with_name(f"{root.name}-gate")
     settings = [f"-D{name}={value}" for name, value in GATE.items()]

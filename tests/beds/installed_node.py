@@ -84,7 +84,8 @@ def check(parts: dict[str, str]) -> None:
     assert parts["stand-ins"] == STAND_INS
     assert limits(parts["run"]) == limits(parts["before"]) == limits(parts["again"]) == [f"card0.total {2 << 30}"]
     assert "refused 2" in parts["run"]
-    assert '"containers": []' in parts["status"]
+    assert parts["alone"] == "\nevery verb answers\n"
+    assert '"containers": []' in parts["status"] and " of 100 %" in parts["status"]
     _check_upgrade(parts)
     wrong = file_modes.wrong(parts["modes"])
     assert wrong == [], wrong

@@ -33,6 +33,20 @@ stand_in containerd.io 'Provides: containerd, runc' 'Conflicts: containerd, runc
 stand_in docker-ce 'Depends: containerd.io'
 
 quietly apt-get install -qq -y --no-install-recommends /root/last.deb
+say alone # what the distribution's Python has of others, and each verb: its help, and a plain call without a card
+/usr/bin/python3 -I -c '
+from importlib.util import find_spec
+print(*filter(find_spec, "attr click jsonschema psutil pyrsistent rich tabulate tomlkit yaml".split()))'
+walk() {
+	vgpuctl "$@" --help >/root/help || echo "no help: $*"
+	for verb in $(sed -n '/^Commands:/,$s/^  \([a-z-]\{1,\}\)  .*/\1/p' /root/help); do
+		[ $# -gt 0 ] || vgpuctl "$verb" </dev/null >>/root/verbs 2>&1 || :
+		walk "$@" "$verb"
+	done
+}
+walk
+[ -s /root/verbs ]
+grep -E '^Traceback|[a-z]Error: |No module' /root/verbs || echo every verb answers
 stand_ins() { dpkg-query -W -f '${Package} ${db:Status-Status}\n' containerd.io docker-ce; }
 say stand-ins
 stand_ins
@@ -54,6 +68,7 @@ say run
 run run --bundle "$bundles/share" $id
 say status
 vgpuctl status --output json
+vgpuctl top
 
 run create --bundle "$bundles/held" $id-held </dev/null >/root/held.log 2>&1
 run start $id-held
@@ -96,7 +111,7 @@ vgpuctl status --output json
 
 say plugin
 timeout 60 vgpu-device-plugin --help 2>&1 | head -n 2
-/usr/bin/python3 -I -c '
+/usr/lib/vgpu/python3 -I -c '
 import sys
 sys.path.insert(0, "/usr/lib/vgpu/python")
 from vgpu.plugin.kubelet.proto import deviceplugin_pb2 as messages
@@ -123,7 +138,7 @@ for completion in /usr/share/bash-completion/completions/vgpuctl /usr/share/fish
 done
 
 say bytecode
-check() { /usr/bin/python3 -I -S /usr/lib/vgpu/bytecode/compile_hook.py --check /usr/lib/vgpu/python /usr/lib/vgpu/hook.bytecode; }
+check() { /usr/lib/vgpu/python3 -I -S /usr/lib/vgpu/bytecode/compile_hook.py --check /usr/lib/vgpu/python /usr/lib/vgpu/hook.bytecode; }
 check && echo same
 cp /usr/lib/vgpu/python/vgpu/hook/hooklog.py /root/hooklog.py
 echo 'later = 1' >>/usr/lib/vgpu/python/vgpu/hook/hooklog.py

@@ -25,10 +25,7 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 #: By use, what a root has beside the base system.
 _BOOTED = "systemd,systemd-sysv,dbus,runc,crun,python3-minimal,libpython3-stdlib"
 #: The node's root has what vgpu's packages depend on, the runtimes, and what readers of the documents type.
-_NODE = (
-    f"{_BOOTED},containerd,podman,curl,man-db,lintian,python3-click,python3-jsonschema,python3-psutil,python3-rich,"
-    "python3-tabulate,python3-yaml,python3-grpcio,python3-protobuf"
-)
+_NODE = f"{_BOOTED},containerd,podman,curl,man-db,lintian,python3-grpcio,python3-protobuf"
 _PACKAGES = {"booted": _BOOTED, "node": _NODE, "fresh": "ca-certificates,make"}
 _MIRROR = "http://deb.debian.org/debian"
 _UBUNTU = ("focal", "jammy", "noble")

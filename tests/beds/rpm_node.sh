@@ -16,7 +16,7 @@ inside() { chroot "$root" "$@" 2>&1; }
 share() { inside runc --root /run/runc run --bundle "$bundles/share" "rpm-vgpu-test-$$"; }
 compiled() { find "$root/usr/lib/vgpu" -name "$1.*.pyc" | wc -l; }
 
-# Of a distribution's packages only the names are stand-ins: their modules are Debian's.
+# Of a distribution's packages only the names are stand-ins: Python and the plugin's modules are Debian's.
 say requires
 packages -i "$last"/vgpu-*.rpm || :
 packages -i "$last/stand-ins.rpm"
@@ -54,8 +54,14 @@ find "$root/usr/lib/vgpu/python" -name 'gone*'
 say again
 share
 say bytecode
-inside /usr/bin/python3 -I -S /usr/lib/vgpu/bytecode/compile_hook.py --check /usr/lib/vgpu/python \
+inside /usr/lib/vgpu/python3 -I -S /usr/lib/vgpu/bytecode/compile_hook.py --check /usr/lib/vgpu/python \
 	/usr/lib/vgpu/hook.bytecode && echo same
+say exchanged # another Python comes and goes, and with it what the link leads to
+for options in "-i $last/other-python.rpm" "-e other-python"; do
+	ln -sfn /usr/bin/gone "$root/usr/lib/vgpu/python3"
+	packages $options >/dev/null
+	readlink "$root/usr/lib/vgpu/python3"
+done
 
 mkdir -p "$root/etc/containers/oci/hooks.d"
 cp "$root/usr/share/vgpu/hooks.d/vgpu.json" "$root/etc/containers/oci/hooks.d/"

@@ -26,7 +26,16 @@ BuildArch: noarch
 {provides}
 %description
 Stand-ins.
+%package -n other-python
+Summary: A stand-in for another version of Python
+AutoReqProv: no
+%description -n other-python
+A stand-in.
+%install
+install -D -m 755 /dev/null %{{buildroot}}/usr/bin/python3.14
 %files
+%files -n other-python
+/usr/bin/python3.14
 """
 
 
@@ -52,13 +61,13 @@ def pack_last(directory: Path) -> list[Path]:
 
 
 def pack_stand_ins(packages: list[Path], directory: Path) -> Path:
-    """One package that provides what `packages` require of a distribution."""
-    names = {line.split(" ")[0] for package in packages for line in query(package, "--requires")}
+    """One package that provides what `packages` require of a distribution. Beside it lies other-python.rpm."""
+    names = {line.split(" ")[0].lstrip("(") for package in packages for line in query(package, "--requires")}
     wanted = sorted(name for name in names if not name.startswith(("rpmlib(", "vgpu")))
     provides = [f"Provides: {name}" + ("" if "/" in name or ")(" in name else " = 99") for name in wanted]
     spec = directory / "stand-ins.spec"
     spec.write_text(STAND_INS.format(provides="\n".join(provides)))
-    options = {"_topdir": directory / "stand-ins", "_rpmdir": directory, "_rpmfilename": "stand-ins.rpm",
+    options = {"_topdir": directory / "stand-ins", "_rpmdir": directory, "_rpmfilename": "%%{NAME}.rpm",
                "_dbpath": directory / "database"}  # fmt: skip
     defines = [part for name, value in options.items() for part in ("--define", f"{name} {value}")]
     subprocess.run(["rpmbuild", "-bb", "--quiet", *defines, spec], check=True, capture_output=True)

@@ -56,6 +56,7 @@ quietly vgpuctl inventory refresh
 
 say half
 unpack_half
+rm /usr/lib/vgpu/python3 # the version before may have none
 run run --bundle "$bundles/share" upgrade-vgpu-test-half >/root/log 2>&1 && echo ok
 mv /usr/lib/vgpu/hook.bytecode /root/hook.bytecode
 run run --bundle "$bundles/share" upgrade-vgpu-test-sources >/root/log 2>&1 || echo failed without the byte code
@@ -104,6 +105,17 @@ say trigger
 dpkg-trigger --by-package=vgpu /usr/bin/python3
 quietly dpkg --triggers-only vgpu
 cmp -n 4 /usr/lib/vgpu/hook.bytecode /root/hook.bytecode && echo compiled
+say exchanged # the Python of the link is gone; then the distribution's is too old
+ln -sfn /usr/bin/gone /usr/lib/vgpu/python3
+run run --bundle "$bundles/share" upgrade-vgpu-test-gone >/root/log 2>&1 && echo started
+rm /usr/bin/python3
+printf '#!/bin/sh\nexit 1\n' >/usr/bin/python3
+chmod +x /usr/bin/python3
+dpkg-trigger --by-package=vgpu /usr/bin/python3
+quietly dpkg --triggers-only vgpu
+readlink /usr/lib/vgpu/python3
+run run --bundle "$bundles/share" upgrade-vgpu-test-other >/root/log 2>&1 && echo started
+vgpuctl --version
 say purge
 quietly apt-get purge -qq -y vgpu
 ls -d /usr/bin/vgpu* /usr/lib/vgpu /etc/vgpu /var/lib/vgpu 2>/dev/null || say gone

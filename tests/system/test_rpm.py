@@ -24,6 +24,8 @@ pytestmark = pytest.mark.root
 
 SCRIPT = CHECKOUT / "tests/beds/rpm_node.sh"
 TIMEOUT = 1200
+#: What RHEL 9, Amazon Linux 2023, Leap 15 and others must have: a python3 that is new enough, or another beside it.
+PYTHON = f"(python3 >= 3.9{''.join(f' or /usr/bin/python3.{minor}' for minor in range(14, 8, -1))})"
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,14 @@ def test_the_contents_are_those_of_the_deb_packages(debs: list[Path], rpms: list
         assert {name for name in only_rpm if not name.startswith("/usr/share/licenses/")} <= {
             "/usr/lib/systemd/system-preset/80-vgpu.preset",
             "/usr/lib/vgpu/hook.bytecode",
+            "/usr/lib/vgpu/python3",
         }
+
+
+def test_the_package_requires_a_python_and_the_c_library(rpms: list[Path]) -> None:
+    """And coreutils and findutils, which the scriptlets call."""
+    wanted = {line for line in rpm_packages.query(rpms[0], "--requires") if not line.startswith(("rpmlib(", "config("))}
+    assert wanted == {PYTHON, "libc.so.6(GLIBC_2.17)(64bit)", "/bin/sh", "coreutils", "findutils"}
 
 
 def test_nothing_of_the_build_machine_is_in_the_packages(debs: list[Path], rpms: list[Path], tmp_path: Path) -> None:
@@ -90,7 +99,7 @@ def test_installed_in_a_scratch_root_used_upgraded_and_erased(
 
 
 def check(parts: dict[str, str]) -> None:
-    assert "python3dist(click) is needed by vgpu-" in parts["requires"]
+    assert f"{PYTHON} is needed by vgpu-" in parts["requires"]
     assert "python3dist(grpcio) >= 1.30 is needed by vgpu-device-plugin-" in parts["requires"]
     assert installed_node.NEXT in parts["install"]
     assert "systemctl enable --now vgpu-device-plugin.service" in parts["install"]
@@ -118,6 +127,7 @@ def check_upgrade(parts: dict[str, str]) -> None:
     )
     assert parts["removed"] == "0\n"
     assert parts["bytecode"] == "same\n"
+    assert parts["exchanged"] == "/usr/bin/python3\n" * 2
 
 
 @pytest.mark.long

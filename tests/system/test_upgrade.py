@@ -69,6 +69,10 @@ def test_containers_start_and_stop_while_the_package_is_replaced(
     assert json.loads(parts["released"])["containers"] == []
     assert parts["left"] == ""
     assert parts["trigger"] == "compiled\n"
+    started, python, other, version = parts["exchanged"].splitlines()
+    assert (started, other) == ("started", "started")
+    assert python.startswith("/usr/bin/python3.")
+    assert version.startswith("vgpuctl ")
     assert "gone" in parts, parts["purge"]
 
 

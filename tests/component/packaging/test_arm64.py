@@ -84,6 +84,7 @@ def test_every_program_and_library_is_for_arm64(tree: Path) -> None:
     }
     assert {name: re.findall(r"Machine: +(.*)", header) for name, header in programs.items()} == {
         "usr/bin/vgpu-gate": ["AArch64"],
+        "usr/lib/vgpu/python/psutil/_psutil_linux.abi3.so": ["AArch64"],
         "usr/lib/vgpu/vcuda/libcuda.so.1": ["AArch64"],
         "usr/lib/vgpu/vcuda/libnvidia-ml.so.1": ["AArch64"],
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vgpu.config import inventory as inventories
 from vgpu.config.errors import VgpuError
@@ -16,6 +16,8 @@ from vgpu.config.inventory import Inventory
 from vgpu.config.settings import Settings
 
 OK, WARNING, FAILURE = "ok", "warning", "failure"
+#: What the gate of a package starts, and what it starts where that does not exist, as the gate of a checkout does.
+INTERPRETERS = ("/usr/lib/vgpu/python3", "/usr/bin/python3")
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class CheckContext:
     root: str = "/"
     proc: str = "/proc"
     hook: str = "/usr/bin/vgpu-hook"
-    python: str = "/usr/bin/python3"
+    python: str = field(default_factory=lambda: next(filter(os.path.exists, INTERPRETERS), INTERPRETERS[-1]))
     real: bool = True
 
     def path(self, path: str) -> str:
