@@ -88,7 +88,7 @@ say held
 cp /etc/vgpu/config.yaml /root/config.yaml
 cp /var/lib/vgpu/config.json /root/config.json
 echo 'wrong: 1' >>/etc/vgpu/config.yaml
-quietly dpkg --force-confold -i /root/vgpu.deb
+quietly dpkg -i /root/vgpu.deb
 vgpus_lines
 cmp /var/lib/vgpu/config.json /root/config.json && echo the settings are the last good ones
 cp /root/config.yaml /etc/vgpu/config.yaml

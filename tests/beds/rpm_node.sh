@@ -57,6 +57,13 @@ say bytecode
 inside /usr/bin/python3 -I -S /usr/lib/vgpu/bytecode/compile_hook.py --check /usr/lib/vgpu/python \
 	/usr/lib/vgpu/hook.bytecode && echo same
 
+say unattended
+sums() { cat "$root/etc/vgpu/config.yaml" "$root/etc/vgpu/standalone.key" | sha256sum; }
+before=$(sums)
+for release in "$last" "$this" "$last" "$this"; do
+	packages -U --oldpackage "$release"/vgpu-*.rpm >/dev/null || echo failed
+	[ "$(sums)" = "$before" ] && echo same
+done
 mkdir -p "$root/etc/containers/oci/hooks.d"
 cp "$root/usr/share/vgpu/hooks.d/vgpu.json" "$root/etc/containers/oci/hooks.d/"
 say erase
