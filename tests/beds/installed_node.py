@@ -115,7 +115,7 @@ def _check_upgrade(parts: dict[str, str]) -> None:
     assert keyed[:2] == ["  requests: annotations", "root:root 600"], "an upgrade keeps what was, and shows it"
     assert keyed[2] == "found an annotation that an image may have brought"
     assert f"card0.total {2 << 30}" in keyed[3:]
-    assert parts["verify"] == ""
+    assert parts["verify"] == "??5?????? c /etc/vgpu/config.yaml\n"  # the conffile of the version before
     assert int(parts["files"].split("\n")[0]) > 30
     assert "vgpu: /etc/vgpu/config.yaml is wrong; correct it and run: vgpuctl config apply" in parts["held"]
     assert "nothing changed; the last good settings stay in force" in parts["held"]

@@ -175,6 +175,7 @@ def test_who_is_not_root_gets_the_list(machine: Machine) -> None:
     done = machine.packages()
     assert done.returncode == 1
     assert done.stderr.startswith("make: run as root, or install these packages: gcc ")
+    assert done.stderr.endswith(" musl-tools\n")
     assert " cmake " in done.stderr
     assert machine.log.read_text() == ""
 
