@@ -131,10 +131,14 @@ check 2>&1 || echo other
 cp /root/hooklog.py /usr/lib/vgpu/python/vgpu/hook/hooklog.py
 
 say remove
-mkdir -p /etc/containers/oci/hooks.d
+mkdir -p /etc/containers/oci/hooks.d /etc/docker
 cp /usr/share/vgpu/hooks.d/vgpu.json /etc/containers/oci/hooks.d/
+printf '{\n  "debug": false\n}\n' >/etc/docker/daemon.json
+quietly vgpuctl runtime configure --runtime podman
+quietly vgpuctl runtime configure --runtime docker --mode default
 quietly apt-get remove -qq -y vgpu
 vgpus_lines
+sed -n 's/^vgpu:   remove //p' /root/log | tr -d '\r' | xargs rm
 say purge
 quietly apt-get purge -qq -y vgpu vgpu-device-plugin
 vgpus_lines
