@@ -28,14 +28,13 @@ from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, HANDLER, Wish
 GOLDEN = DATA / "runtimes"
 SPEC = "vgpu-base.json"  #: the base specification, which is the same in all cases
 #: case: (the daemon's version, the file before). "" is no file. The files of 1.6 and 2.1 are the parts that the code
-#: reads of `containerd config default`, and some lines beside. tests/component/node/test_containerd_default.py has all.
+#: reads of `containerd config default`, and some lines beside. tests/component/node/test_containerd_default.py has all,
+#: and random files of each version.
 CASES = {
     "1.6": ("1.6.20", "containerd-1.6.toml"),
     "2.1": ("v2.1.9", "containerd-2.1.toml"),
     "1.6-none": ("1.6.20", ""),
     "2.1-none": ("v2.1.9", ""),
-    "v1": ("1.6.20", "containerd-v1.toml"),
-    "v4": ("v2.3.0", "containerd-v4.toml"),
     "microk8s": ("1.6.28", "microk8s.toml"),
 }
 MODES = (HANDLER, DEFAULT, BASE_SPEC)
