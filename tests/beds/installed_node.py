@@ -27,30 +27,13 @@ SHARE = {"vgpu.io/cores": "30", "vgpu.io/memory": "2Gi"}
 COMMANDS = {"share": ("sh", "-c", "cudaprobe info; cudaprobe alloc 512 9"), "held": ("sleep", "600")}
 TIMEOUT = 900
 NEXT = "vgpu: next: vgpuctl doctor; vgpuctl runtime configure --runtime containerd (or crio, docker, podman)\n"
-#: What the removal says of two registrations, and of a file that somebody has copied.
-REMOVAL = """\
-vgpu: docker still calls the hook: without it, containers of the runtime do not start
-vgpu:   to undo that, install vgpu again before a purge and run: vgpuctl runtime unconfigure --runtime docker; or by \
-hand:
-vgpu:   in /etc/docker/daemon.json take out the lines with - and put in those with +:
-vgpu:     -  "debug": false,
-vgpu:     -  "runtimes": {
-vgpu:     -    "vgpu": {
-vgpu:     -      "path": "/usr/bin/vgpu-runtime"
-vgpu:     -    }
-vgpu:     -  },
-vgpu:     -  "default-runtime": "vgpu"
-vgpu:     +  "debug": false
-vgpu:   then run: systemctl restart docker
-vgpu: podman still calls the hook: without it, podman's containers start without a share, and nothing says so
-vgpu:   to undo that, install vgpu again before a purge and run: vgpuctl runtime unconfigure --runtime podman; or by \
-hand:
-vgpu:   remove /usr/share/containers/oci/hooks.d/vgpu.json
-vgpu:   remove /usr/share/containers/oci/hooks.d/00-vgpu-poststop.json
-vgpu: podman and CRI-O (/etc/containers/oci/hooks.d/vgpu.json) still names a program of vgpu: without it, podman's \
-containers start without a share, and nothing says so
-vgpu:   to undo that, remove the file, or what names the program in it
-"""
+#: Of what the removal says: docker's lines to exchange, and the files of podman, which the script removes.
+REMOVAL = (
+    'vgpu:     -  "default-runtime": "vgpu"\nvgpu:     +  "debug": false\nvgpu:   then run: systemctl restart docker\n',
+    "vgpu: podman still calls the hook: without it, podman's containers start without a share, and nothing says so\n",
+    "vgpu:   remove /usr/share/containers/oci/hooks.d/00-vgpu-poststop.json\n",
+    "vgpu: podman and CRI-O (/etc/containers/oci/hooks.d/vgpu.json) still names a program of vgpu: ",
+)
 STAND_INS = "containerd.io installed\ndocker-ce installed\n"
 
 
@@ -148,7 +131,7 @@ def _check_upgrade(parts: dict[str, str]) -> None:
 
 
 def _check_removal(parts: dict[str, str]) -> None:
-    assert parts["remove"] == REMOVAL
+    assert [text for text in REMOVAL if text not in parts["remove"]] == []
     kept = r"/run/vgpu stays, because containers with a share run: installed-vgpu-test-\d+-held\n"
     assert re.search(kept, parts["purge"])
     assert parts["purge"].endswith("/run/vgpu/containers\n")
