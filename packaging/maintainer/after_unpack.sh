@@ -30,6 +30,14 @@ compile() {
 	$PYTHON -I -m compileall -q /usr/lib/vgpu/python
 }
 
+# A file that the administrator has removed stays so in an upgrade. No package touches it again, but for the line of apply.
+first_settings() {
+	if [ ! -e /etc/vgpu/config.yaml ]; then
+		install -d -m 755 /etc/vgpu
+		install -m 644 /usr/share/vgpu/config.yaml /etc/vgpu/config.yaml
+	fi
+}
+
 # vgpuctl prints the errors by line and key. An upgrade keeps the requests that were allowed before.
 apply() {
 	install -d -m 755 /var/lib/vgpu

@@ -103,7 +103,7 @@ say held
 cp /etc/vgpu/config.yaml /root/config.yaml
 cp /var/lib/vgpu/config.json /root/config.json
 echo 'wrong: 1' >>/etc/vgpu/config.yaml
-quietly dpkg --force-confold -i /root/vgpu.deb
+quietly dpkg -i /root/vgpu.deb
 vgpus_lines
 cmp /var/lib/vgpu/config.json /root/config.json && echo the settings are the last good ones
 cp /root/config.yaml /etc/vgpu/config.yaml
@@ -146,10 +146,14 @@ check 2>&1 || echo other
 cp /root/hooklog.py /usr/lib/vgpu/python/vgpu/hook/hooklog.py
 
 say remove
-mkdir -p /etc/containers/oci/hooks.d
+mkdir -p /etc/containers/oci/hooks.d /etc/docker
 cp /usr/share/vgpu/hooks.d/vgpu.json /etc/containers/oci/hooks.d/
+printf '{\n  "debug": false\n}\n' >/etc/docker/daemon.json
+quietly vgpuctl runtime configure --runtime podman
+quietly vgpuctl runtime configure --runtime docker --mode default
 quietly apt-get remove -qq -y vgpu
 vgpus_lines
+sed -n 's/^vgpu:   remove //p' /root/log | tr -d '\r' | xargs rm
 say purge
 quietly apt-get purge -qq -y vgpu vgpu-device-plugin
 vgpus_lines

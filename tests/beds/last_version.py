@@ -1,7 +1,7 @@
 """Packages of a version before this one and of a later one, for the tests of upgrades: this version's files, changed.
 
 The version before has no key for requests outside Kubernetes: plain annotations count, and its compiled settings name
-no such setting.
+no such setting. Its settings are a conffile, with another comment. The later ones have yet other comments.
 
 A module has another name, so an upgrade removes a file. A class that many modules import, from a module that both
 versions have, has another name, so a hook with modules of both versions cannot start.
@@ -26,6 +26,7 @@ KEYLESS = (
     ),
 )
 PYTHON = "usr/lib/vgpu/python"
+SETTINGS = "usr/share/vgpu/config.yaml"
 
 
 def make(debs: list[Path], directory: Path) -> list[Path]:
@@ -41,6 +42,7 @@ def make(debs: list[Path], directory: Path) -> list[Path]:
         _replace(tree / "DEBIAN/control", rf"(?<= ){re.escape(version)}(?=$|\))", VERSION)
         if (tree / PYTHON / "vgpu/config").exists():
             _without_key(tree)
+            _with_conffile(tree)
             here, there = (tree / PYTHON / f"{name.replace('.', '/')}.py" for name in MODULE)
             here.rename(there)
         made.append(_packed(tree, directory / f"last-{deb.name}"))
@@ -55,14 +57,23 @@ def _without_key(tree: Path) -> None:
         file.write_text(file.read_text().replace(text, before))
 
 
-def later(debs: list[Path], directory: Path) -> list[Path]:
-    """The packages `debs` with a later version number and nothing else changed."""
+def _with_conffile(tree: Path) -> None:
+    text = (tree / SETTINGS).read_text() + "# A comment of the version before.\n"
+    (tree / "etc/vgpu").mkdir(parents=True, exist_ok=True)
+    (tree / "etc/vgpu/config.yaml").write_text(text)
+    (tree / "DEBIAN/conffiles").write_text("/etc/vgpu/config.yaml\n")
+
+
+def later(debs: list[Path], directory: Path, number: str = "") -> list[Path]:
+    """The packages `debs` with a later version number, and another comment in the settings."""
     version = debs[0].name.split("_")[1]
     directory.mkdir()
     made = []
     for deb in debs:
         tree = _unpacked(deb, directory / "tree")
-        _replace(tree / "DEBIAN/control", re.escape(f" {version}"), f" {version}later")
+        _replace(tree / "DEBIAN/control", re.escape(f" {version}"), f" {version}later{number}")
+        for file in tree.rglob("vgpu/config.yaml"):
+            file.write_text(f"# A comment of version {number}.\n{file.read_text()}")
         made.append(_packed(tree, directory / deb.name))
     return made
 

@@ -63,6 +63,13 @@ for options in "-i $last/other-python.rpm" "-e other-python"; do
 	readlink "$root/usr/lib/vgpu/python3"
 done
 
+say unattended
+sums() { cat "$root/etc/vgpu/config.yaml" "$root/etc/vgpu/standalone.key" | sha256sum; }
+before=$(sums)
+for release in "$last" "$this" "$last" "$this"; do
+	packages -U --oldpackage "$release"/vgpu-*.rpm >/dev/null || echo failed
+	[ "$(sums)" = "$before" ] && echo same
+done
 mkdir -p "$root/etc/containers/oci/hooks.d"
 cp "$root/usr/share/vgpu/hooks.d/vgpu.json" "$root/etc/containers/oci/hooks.d/"
 say erase

@@ -46,6 +46,7 @@ def test_the_contents_are_those_of_the_deb_packages(debs: list[Path], rpms: list
         tree = rpm_packages.TREES / rpm_packages.query(rpm, "--queryformat", "%{NAME}")[0]
         only_rpm = {name for name in packed - files if not os.path.isdir(f"{tree}{name}")}
         assert {name for name in only_rpm if not name.startswith("/usr/share/licenses/")} <= {
+            "/etc/vgpu/config.yaml",
             "/usr/lib/systemd/system-preset/80-vgpu.preset",
             "/usr/lib/vgpu/hook.bytecode",
             "/usr/lib/vgpu/python3",
@@ -126,6 +127,7 @@ def check_upgrade(parts: dict[str, str]) -> None:
         ["/etc/vgpu/config.yaml", "config.yaml", "config.yaml.rpmnew", "standalone.key"]
     )
     assert parts["removed"] == "0\n"
+    assert parts["unattended"] == "same\n" * 4, "settings and key"
     assert parts["bytecode"] == "same\n"
     assert parts["exchanged"] == "/usr/bin/python3\n" * 2
 

@@ -231,6 +231,11 @@ def test_podman(podman: podman_bed.Podman, base_trees: dict[str, Path], tmp_path
     assert pairs(done.stdout)["card0.total"] == str(GIB), done.stderr
     assert "nvidia" not in podman.run(tree, "ls", "/dev").stdout
     assert "a container with a share starts" in vgpuctl(node, "check", "--runtime", "podman")
+    for path in podman.hooks.iterdir():
+        path.write_text(path.read_text().replace(str(node.hook), "/nowhere/vgpu-hook"))
+    done = podman.run(tree, "ls", "/dev", **share)
+    assert "null" in done.stdout, "without the program podman starts a container all the same: WITHOUT_PROGRAM"
+    assert "nvidia" not in done.stdout
     vgpuctl(node, "unconfigure", "--runtime", "podman")
     assert not podman.hooks.exists()
     assert files(Path(node.settings.state_dir) / "runtimes") == {}

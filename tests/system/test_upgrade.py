@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import bundles
+import installed_node
 import last_version
 import nodes
 import pytest
@@ -74,6 +75,31 @@ def test_containers_start_and_stop_while_the_package_is_replaced(
     assert python.startswith("/usr/bin/python3.")
     assert version.startswith("vgpuctl ")
     assert "gone" in parts, parts["purge"]
+
+
+EDITS = "# Mine.\nplacement: {policy: spread} # why\n"
+KEPT = "# Kept by an upgrade: plain annotations ask for cards, those of an image, too. See requests.md.\n"
+KEPT += "standalone:\n  requests: annotations\n"
+
+
+@pytest.mark.parametrize("edits", [EDITS, pytest.param("", marks=pytest.mark.long)], ids=["edits", "no edits"])
+def test_unattended_upgrades_ask_nothing_and_keep_settings_and_key(
+    deb: Path, last: list[Path], edits: str, tmp_path: Path, rootfs: Callable[..., Path], node: nodes.SimulatedNode
+) -> None:
+    """Five in a row, each with other settings of its own; the version before had them as a conffile."""
+    later = [last_version.later([deb], tmp_path / f"later-{number}", str(number))[0] for number in range(4)]
+    made = installed_node.make_bundles(tmp_path / "bundles", rootfs, node)
+    upper, file = tmp_path / "overlay", tmp_path / "edits"
+    upper.mkdir()
+    file.write_text(edits)
+    words = [upper, node.driver, node.sim, made, roots.node(), file if edits else "", last[0], deb, *later]
+    command = ["unshare", "-m", "sh", CHECKOUT / "tests/beds/unattended_upgrades.sh", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    before, *after, left = (part.split("\n", 1)[1] for part in done.stdout.split("## ")[1:])
+    assert before.endswith(f"# A comment of the version before.\n{edits}")
+    assert after == [before + KEPT] * 5
+    assert left.split() == ["config.yaml", "standalone.key"]
 
 
 #: The device plugin needs grpc, which the maintainer scripts do not, so another program replaces it.

@@ -1,4 +1,4 @@
-"""`vgpuctl runtime` on what `containerd config default` prints, with containerds of three versions.
+"""`vgpuctl runtime` on containerd's default configuration and on random ones, with containerds of three versions.
 
 Belongs here: whether containerd reads the edited file as meant, and the undo to the byte. tests/unit has the texts that
 are written, tests/system the containers that then run.
@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import re
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import containerd_bed
 import pytest
+from checkout import DATA
+from containerd_files import RUNC, Files, Maker
 
+from vgpu.config.errors import VgpuError
 from vgpu.node.runtimes import containerd, registry, toml_text
-from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, HANDLER, Wish
+from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, HANDLER, MODES, Wish
 
 PATTERNS = ["vgpu.io/*"]
+RECORDED = DATA / "runtimes"
+SEED = int(os.environ.get("VGPU_SEED") or random.randrange(1 << 30))
 
 
 @pytest.fixture
@@ -51,44 +60,96 @@ def understood(config: Path) -> containerd.Cri:
     return containerd.of_document(toml_text.parse(dump, "config dump"))
 
 
-def configured(wish: Wish, mode: str) -> None:
-    """Configure, and see that a second time changes nothing."""
-    wish = replace(wish, mode=mode)
-    registry.configure("containerd", wish).execute()
-    assert not registry.configure("containerd", wish).changes()
-
-
-@pytest.mark.parametrize("mode", [HANDLER, DEFAULT])
 @pytest.mark.parametrize("version", containerd_bed.SUITES)
-def test_a_handler_beside_the_default_ones(config: Path, wish: Wish, mode: str) -> None:
-    text, before = config.read_text(), understood(config)
-    configured(wish, mode)
-    after = understood(config)
-    handlers = dict(after.handlers)
-    added = handlers.pop("vgpu")
-    assert handlers == before.handlers
-    assert after.default == (before.default if mode == HANDLER else "vgpu")
-    assert added["runtime_type"] == before.handlers["runc"]["runtime_type"]
-    assert added["options"]["BinaryName"] == f"{wish.programs}/vgpu-runtime"
-    assert added["pod_annotations"] == added["container_annotations"] == PATTERNS
-    assert added.get("sandbox_mode") == before.handlers["runc"].get("sandbox_mode")
-    registry.unconfigure("containerd", wish.state_dir).execute()
-    assert config.read_text() == text
+def test_the_recorded_settings_are_those_of_the_default_configuration(config: Path, version: str) -> None:
+    recorded = toml_text.parse((RECORDED / f"containerd-{version}.toml").read_text(), version)
+    found = toml_text.parse(config.read_text(), "config default")
+    assert containerd.of_document(recorded).handlers == containerd.of_document(found).handlers
 
 
 @pytest.mark.parametrize("version", containerd_bed.SUITES)
-def test_a_base_specification_of_the_default_handler(config: Path, wish: Wish) -> None:
-    text, before = config.read_text(), understood(config)
-    configured(wish, BASE_SPEC)
-    after = understood(config)
-    changed = dict(after.handlers["runc"])
-    assert after.default == before.default == "runc"
-    spec = json.loads(Path(changed["base_runtime_spec"]).read_text())
-    assert [hook["path"] for hook in spec["hooks"]["createRuntime"]] == [f"{wish.programs}/vgpu-hook"]
-    assert set(json.loads(output("ctr", "oci", "spec"))) < set(spec)
-    assert changed["pod_annotations"] == changed["container_annotations"] == PATTERNS
-    ours = ("base_runtime_spec", "pod_annotations", "container_annotations")
-    assert {**changed, **{key: before.handlers["runc"][key] for key in ours}} == before.handlers["runc"]
-    registry.unconfigure("containerd", wish.state_dir).execute()
-    assert config.read_text() == text
-    assert not Path(wish.config).with_name("vgpu-base.json").exists()
+def test_random_files(config: Path, wish: Wish, version: str, pytestconfig: pytest.Config) -> None:
+    """The new handler has every setting of the default one, or the command refuses and the files are as before.
+
+    Nothing else that containerd reads changes, and after the undo no byte is another. The first file, in all modes, is
+    containerd's own, the others are random. The long run has 200 of them.
+    """
+    whole = config.read_text()
+    made = 0
+    for number in range(70 if pytestconfig.getoption("--long") else 8):
+        rng = random.Random(f"{SEED} {version} {number}")
+        files = Files(whole) if number < len(MODES) else maker(rng, version, config).make()
+        shown = f"VGPU_SEED={SEED}: file {number}"
+        before = written(config, files)
+        mode = MODES[number] if number < len(MODES) else rng.choice([DEFAULT, *MODES])
+        cri = understood(config)
+        default = cri.unnamed or cri.handlers.get(cri.default, {})
+        named = not cri.unnamed or mode == HANDLER
+        possible = not files.odd and named and default and (mode != DEFAULT or default["runtime_type"] == RUNC)
+        try:
+            registry.configure("containerd", replace(wish, mode=mode)).execute()
+        except VgpuError as error:
+            assert not possible, f"{shown}: {error}"
+            assert here(config) == before, shown
+            continue
+        made += 1
+        lines = iter(config.read_text().splitlines())
+        edited = re.compile("imports|default_runtime_name|_annotations|base_runtime_spec")
+        assert all(line in lines for line in files.text.splitlines() if not edited.search(line)), shown
+        assert not registry.configure("containerd", replace(wish, mode=mode)).changes(), shown
+        ours = cri.default if mode == BASE_SPEC else "vgpu"
+        after = understood(config)
+        assert after.default == ("vgpu" if mode == DEFAULT else cri.default), shown
+        assert others(after, ours) == others(cri, ours), shown
+        if default.get("runtime_type") == RUNC or mode == BASE_SPEC:
+            assert plain(after.handlers[ours]) == expected(default, after.handlers[ours], mode), shown
+            assert after.platforms.get(ours) == cri.platforms.get(cri.default), shown
+        registry.unconfigure("containerd", wish.state_dir).execute()
+        assert here(config) == before, shown
+    assert made, f"VGPU_SEED={SEED}: none was possible"
+
+
+def maker(rng: random.Random, version: str, config: Path) -> Maker:
+    merges = version[0] != "1"
+    kind = rng.choice([2, 3] if merges else [1, 2])
+    recorded = toml_text.parse((RECORDED / f"containerd-{version}.toml").read_text(), version)
+    spec = config.parent.parent / "base.json"
+    spec.write_text(output("ctr", "oci", "spec"))
+    return Maker(rng, kind, merges, containerd.of_document(recorded).handlers["runc"], str(spec))
+
+
+def written(config: Path, files: Files) -> dict[str, bytes]:
+    """The files instead of all that were there, and what is there now."""
+    shutil.rmtree(config.parent)
+    for name, text in {config.name: files.text, **files.imported}.items():
+        (config.parent / name).parent.mkdir(parents=True, exist_ok=True)
+        (config.parent / name).write_text(text)
+    return here(config)
+
+
+def here(config: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in config.parent.rglob("*") if path.is_file()}
+
+
+def expected(default: dict[str, Any], found: dict[str, Any], mode: str) -> dict[str, Any]:
+    """The default handler with vgpu's program, or its base specification, and vgpu's annotations among its own."""
+    wanted = dict(default)
+    for kind in ("pod_annotations", "container_annotations"):
+        wanted[kind] = [*default[kind], *(one for one in PATTERNS if one not in default[kind])]
+    if mode == BASE_SPEC:
+        spec = json.loads(Path(found["base_runtime_spec"]).read_text())
+        assert [os.path.basename(hook["path"]) for hook in spec["hooks"]["createRuntime"]] == ["vgpu-hook"]
+        assert set(json.loads(output("ctr", "oci", "spec"))) < set(spec)
+        return {**plain(wanted), "base_runtime_spec": found["base_runtime_spec"]}
+    program = found["options"]["BinaryName"]
+    assert "vgpu-runtime" in program
+    return {**plain(wanted), "options": {**plain(default)["options"], "BinaryName": program}}
+
+
+def others(cri: containerd.Cri, ours: str) -> dict[str, Any]:
+    return {name: plain(handler) for name, handler in cri.handlers.items() if name != ours}
+
+
+def plain(handler: dict[str, Any]) -> dict[str, Any]:
+    """Without empty options: to the runtime's shim they are none."""
+    return {**handler, "options": {key: value for key, value in (handler.get("options") or {}).items() if value}}

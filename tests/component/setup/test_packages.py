@@ -175,6 +175,7 @@ def test_who_is_not_root_gets_the_list(machine: Machine) -> None:
     done = machine.packages()
     assert done.returncode == 1
     assert done.stderr.startswith("make: run as root, or install these packages: gcc ")
+    assert done.stderr.endswith(" musl-tools\n")
     assert " cmake " in done.stderr
     assert machine.log.read_text() == ""
 
@@ -197,3 +198,36 @@ def test_progress_shows_that_a_command_goes_on_and_how_it_failed(tmp_path: Path)
     assert lines[0] == "working"
     assert lines[1].endswith(" s: first")
     assert lines[-3:] == ["first", "last", f"failed: working (status 3; output: {tmp_path}/new/log)"]
+
+
+SOURCE = "deb [trusted=yes] http://nobody.invalid/debian stable main\n"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [
+        ("", ": it has no sources of packages (/etc/apt/sources.list, /etc/apt/sources.list.d)\n"),
+        (SOURCE, ": apt-get update says:\nW: Failed to fetch http://nobody.invalid/debian/dists/stable/InRelease  "),
+    ],
+    ids=["no sources", "no network"],
+)
+def test_apts_own_cause_is_printed(machine: Machine, tmp_path: Path, source: str, cause: str) -> None:
+    """The machine's own apt, with no lists, in a network namespace of its own: nothing answers there."""
+    for name in ("apt-get", "apt-cache"):
+        (machine.programs / name).unlink()
+        (machine.programs / name).symlink_to(f"/usr/bin/{name}")
+    (tmp_path / "sources.list").write_text(source)
+    (tmp_path / "lists/partial").mkdir(parents=True)
+    places = {"Dir::Etc::SourceList": "sources.list", "Dir::State::Lists": "lists", "Dir::Cache": "cache"}
+    settings = [f'{name} "{tmp_path / value}";' for name, value in places.items()]
+    settings += ['Dir::Etc::SourceParts "/dev/null";', 'Acquire::Languages "none";', 'APT::Sandbox::User "root";']
+    (tmp_path / "apt.conf").write_text("\n".join(settings))
+    done = subprocess.run(
+        ["/usr/bin/unshare", "--net", PROGRAM, "build", "python3"], capture_output=True, text=True, check=False,
+        stdin=subprocess.DEVNULL,
+        env={"PATH": str(machine.programs), "VGPU_BUILD": str(machine.build), "APT_LISTS": "/none",
+             "APT_CONFIG": str(tmp_path / "apt.conf")},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"make: apt knows no package gcc cmake{cause}" in done.stderr

@@ -50,6 +50,9 @@ def logs(config_path: str, container: str, errors: bool, source: str, output: st
     if container:
         wanted = Wanted(container, hook_lines, Ledger(node, []))
         lines = [line for line in lines if wanted.matches(line)]
+        if not lines and not wanted.ids:
+            raise VgpuError("container", expected="an id or a name of the log, or of a container that holds a share",
+                            found=container, do="vgpuctl logs prints all; vgpuctl ps, those that run")  # fmt: skip
     if errors:
         lines = [line for line in lines if line["error"]]
     print_table([_row(line) for line in lines], LINES, output, wide, optional=OPTIONAL)

@@ -16,6 +16,7 @@ from vgpu.config import records
 from vgpu.config.errors import VgpuError
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Finding
 from vgpu.node.runtimes import base_spec, docker, hooks_d, reading
+from vgpu.node.runtimes.registration import WITHOUT_PROGRAM
 from vgpu.node.service import installation
 
 HOOK_DIRS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d", "/run/containers/oci/hooks.d")
@@ -34,7 +35,9 @@ def runtime_configuration(context: CheckContext) -> Iterator[Finding]:
     named = [*configured(context), *_cdi(context, "vgpu.io")]
     for where, program in named:
         if program and not os.access(context.path(program), os.X_OK):
-            do = f"{installation.install_again()}, or remove this entry; until then containers fail to start"
+            do = f"{installation.install_again()}, or remove this entry; until then containers do not start"
+            if where.startswith("podman"):
+                do = f"{installation.install_again()}, or remove this file: {WITHOUT_PROGRAM['podman']}"
             yield Finding("registration", FAILURE, f"{where}: {program} is not a program", "the hook", do)
         else:
             yield Finding("registration", OK, where)

@@ -13,9 +13,11 @@ import glob
 import os
 import re
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import tomlkit
 
 from vgpu.config.errors import VgpuError, shown
 from vgpu.node.runtimes import base_spec, nested_values, programs, registered_files, toml_text
@@ -34,6 +36,8 @@ SECTIONS = {
     4: ("plugins", "io.containerd.cri.v1.runtime"),
 }
 NEWEST = 3  #: of a file without a version, to containerd 2.x
+#: containerd 2.x: by handler, for which platform and into which snapshotter an image is pulled.
+PLATFORMS = ("plugins", "io.containerd.cri.v1.images", "runtime_platforms")
 RUNC = "io.containerd.runc.v2"
 PATTERNS = ["vgpu.io/*"]
 BASE = '{{ template "base" . }}\n'
@@ -42,11 +46,16 @@ Tables = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cri:
-    """The CRI plugin's handlers, as containerd itself understands its files, or as a file says."""
+    """The CRI plugin's handlers, as containerd itself understands its files, or as a file says.
+
+    `unnamed` is containerd 1.x' deprecated table `default_runtime`, which it takes instead of the default handler.
+    """
 
     default: str = "runc"
     handlers: Mapping[str, Tables] = field(default_factory=lambda: {"runc": {"runtime_type": RUNC}})
     imports: tuple[str, ...] = ()
+    platforms: Mapping[str, Tables] = field(default_factory=dict)
+    unnamed: Tables = field(default_factory=dict)
 
 
 def registration(wish: Wish, record: Record) -> Registration:
@@ -60,7 +69,7 @@ def registration(wish: Wish, record: Record) -> Registration:
     document = toml_text.parse(text or "", path)
     _require_cri(document, path)
     version = _version(document, text, path, major)
-    before = _without_ours(_effective(path, text, document, version, major, bool(record.files)), record)
+    before = _effective(path, text, document, version, major, bool(record.files))
     deep = version >= 3 or (major is not None and major >= 2)
     return _Plan(wish, path, daemon, text, document, version, before, deep).registration()
 
@@ -128,10 +137,25 @@ def _effective(path: str, text: str | None, document: Tables, version: int, majo
         return _of_dump(_output("containerd", "config", "default"))
     if not again:
         return _of_dump(_output("containerd", "--config", path, "config", "dump"))
+    patterns = document.get("imports")
+    if patterns is None and major >= 2:  # which may have imports of its own
+        patterns = _of_dump(_output("containerd", "config", "default")).imports
+    imports = [file for one in patterns or () for file in sorted(glob.glob(_absolute(one, path))) if file != _own(path)]
     with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
-        file.write(text)
+        file.write(tomlkit.dumps({**document, "imports": imports}))
         file.flush()
-        return _of_dump(_output("containerd", "--config", file.name, "config", "dump"))
+        found = _of_dump(_output("containerd", "--config", file.name, "config", "dump"))
+    return replace(found, imports=tuple(patterns or ()))
+
+
+def _own(path: str) -> str:
+    """The file of vgpu's own, for a containerd that merges files."""
+    return os.path.join(os.path.dirname(path), "conf.d", "99-vgpu.toml")
+
+
+def _absolute(pattern: str, path: str) -> str:
+    """containerd looks for a relative import beside the file that names it."""
+    return os.path.join(os.path.dirname(path), pattern)
 
 
 def _output(*command: str, do: str = "repair the file") -> str:
@@ -155,16 +179,11 @@ def of_document(document: Tables, section: tuple[str, ...] = ()) -> Cri:
     section = section or next(known, SECTIONS[2])
     table = nested_values.look_up(document, (*section, "containerd")) or {}
     handlers = table.get("runtimes") or Cri().handlers
-    return Cri(table.get("default_runtime_name") or "runc", handlers, tuple(document.get("imports", ())))
-
-
-def _without_ours(found: Cri, record: Record) -> Cri:
-    """`found` without what an imported file of this program added to it."""
-    if not record.files or record.options.get("mode") == BASE_SPEC:
-        return found
-    name = record.options.get("name")
-    handlers = {key: value for key, value in found.handlers.items() if key != name}
-    return Cri("runc" if found.default == name else found.default, handlers, found.imports)
+    unnamed = table.get("default_runtime") or {}
+    return Cri(
+        table.get("default_runtime_name") or "runc", handlers, tuple(document.get("imports", ())),
+        nested_values.look_up(document, PLATFORMS) or {}, unnamed if unnamed.get("runtime_type") else {},
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -191,7 +210,7 @@ class _Plan:
             wanted, files = self._handler()
         drafts = self._own_file(wanted) if self._has_own_file() else (self._in_place(wanted),)
         notes = (runtime_class(self.wish.name),) if self.wish.mode == HANDLER else ()
-        return Registration((*files, *drafts), self._applies(), self.restart, notes, self._verify)
+        return Registration((*files, *drafts), self._applies(), self.restart, notes, lambda: self._verify(wanted))
 
     def _applies(self) -> str:
         name = self.wish.name
@@ -208,26 +227,51 @@ class _Plan:
         if name in self.before.handlers:
             do = "remove it, or choose another name by --handler"
             raise VgpuError(f"{self.path}: handler {name}", expected="none yet", found="one of another origin", do=do)
-        source = self._source()
+        source = self._source()[1]
         options = dict(source.get("options") or {})
-        program, files = wrapper(self.wish, "containerd", _own_runtime(str(options.get("BinaryName") or "")))
-        patterns = {f"{kind}_annotations": PATTERNS for kind in ("pod", "container")}
-        wanted = {**_set_values(source), **patterns, "options": {**_set_values(options), "BinaryName": program}}
-        wanted.pop("base_runtime_spec", None)
-        return {name: wanted}, files
+        program, files = wrapper(self.wish, "containerd", self._program(options))
+        options = {**_set_values(options), "BinaryName": program}
+        return {name: {**_set_values(source), **_with_patterns(source), "options": options}}, files
 
-    def _source(self) -> Tables:
-        """The handler whose settings, such as SystemdCgroup, the new one shares: the default one, if it is runc's."""
-        for name in (self.before.default, "runc"):
-            found = self.before.handlers.get(name, {})
-            binary = str((found.get("options") or {}).get("BinaryName") or "")
-            if found.get("runtime_type") == RUNC and "nvidia" not in binary:
-                return found if not self.deep else {"runtime_type": RUNC, "options": found.get("options") or {}}
-        return {"runtime_type": RUNC}
+    def _source(self) -> tuple[str, Tables]:
+        """The handler whose settings, such as SystemdCgroup, the new one has: the default one, with its name.
+
+        Beside a default handler of another kind than runc's, a new handler has those of the handler runc.
+        """
+        found = self._default()
+        if found.get("runtime_type") == RUNC:
+            return self.before.default, found
+        if self.wish.mode == DEFAULT:
+            what = f"{self.path}: handler {self.before.default}: runtime_type"
+            expected = f"{RUNC}, in front of whose runtime the shim stands"
+            raise VgpuError(what, expected=expected, found=found.get("runtime_type"), do="use --mode handler")
+        runc = self.before.handlers.get("runc", {})
+        return "runc", runc if runc.get("runtime_type") == RUNC else {"runtime_type": RUNC}
+
+    def _default(self) -> Tables:
+        """The default handler."""
+        name, unnamed = self.before.default, self.before.unnamed
+        if unnamed and self.wish.mode != HANDLER:
+            do = "make it a table of runtimes, and name that by default_runtime_name"
+            raise VgpuError(f"{self.path}: default_runtime", expected="none: containerd takes it instead of the "
+                            "default handler", found=unnamed, do=do)  # fmt: skip
+        if unnamed:
+            return unnamed
+        if "${" in name and self.wish.mode != BASE_SPEC:  # MicroK8s decides when it starts: runc's, or NVIDIA's
+            return {**self.before.handlers.get("runc", {}), "runtime_type": RUNC}
+        if name not in self.before.handlers:
+            raise VgpuError(f"{self.path}: default_runtime_name", expected=f"one of {', '.join(self.before.handlers)}",
+                            found=name, do="name one of those, or for a template use another mode")  # fmt: skip
+        return self.before.handlers[name]
+
+    def _program(self, options: Tables) -> str:
+        """The runtime behind the shim, or "" for the one that the shim finds. NVIDIA's is left out."""
+        runc = self.before.handlers.get("runc", {}).get("options") or {}
+        binaries = [str(one.get("BinaryName") or "") for one in (options, runc)]
+        return next((one for one in binaries if "nvidia" not in one and "vgpu-runtime" not in one), "")
 
     def _base_spec(self) -> tuple[Tables, tuple[Draft, ...]]:
-        name = self.before.default
-        handler = self.before.handlers.get(name, {})
+        name, handler = self.before.default, self._default()
         named = str(handler.get("base_runtime_spec") or "")
         base = registered_files.read(named) if named else base_spec.default()
         if base is None:
@@ -236,11 +280,7 @@ class _Plan:
             )
         file = os.path.join(os.path.dirname(self.path), "vgpu-base.json")
         spec = base_spec.make(base, self.wish, named or "ctr oci spec")
-        wanted: Tables = {"base_runtime_spec": file}
-        for kind in ("pod_annotations", "container_annotations"):
-            there = list(handler.get(kind) or [])
-            wanted[kind] = there + [one for one in PATTERNS if one not in there]
-        return {name: wanted}, (Draft(file, spec, OWN),)
+        return {name: {"base_runtime_spec": file, **_with_patterns(handler)}}, (Draft(file, spec, OWN),)
 
     # Where it is set
 
@@ -249,11 +289,11 @@ class _Plan:
 
     def _own_file(self, wanted: Tables) -> tuple[Draft, ...]:
         """A file of vgpu's own, and the line that imports it, where no line does yet."""
-        own = os.path.join(os.path.dirname(self.path), "conf.d", "99-vgpu.toml")
+        own = _own(self.path)
         content = f"version = {self.version}\n\n{self._tables(wanted)}"
         drafts = [Draft(own, toml_text.append("", content), TOML)]
         imports = list(self.before.imports)
-        if not any(fnmatch.fnmatch(own, pattern) for pattern in imports):
+        if not any(fnmatch.fnmatch(own, _absolute(pattern, self.path)) for pattern in imports):
             there = list(self.document.get("imports", []))
             value = [*there, os.path.join(os.path.dirname(own), "*.toml")]
             text = toml_text.assign(self.text or "", ("imports",), value, self.path)
@@ -291,12 +331,19 @@ class _Plan:
     def _tables(self, handlers: Tables, default: bool = True) -> str:
         top = {"default_runtime_name": self.wish.name} if self.wish.mode == DEFAULT and default else {}
         text = toml_text.tables(self.runtimes[:-1], top) + "\n" if top else ""
-        return text + "\n".join(toml_text.tables((*self.runtimes, name), table) for name, table in handlers.items())
+        tables = [toml_text.tables((*self.runtimes, name), table) for name, table in handlers.items()]
+        if self._platform():
+            tables.append(toml_text.tables((*PLATFORMS, self.wish.name), self._platform()))
+        return text + "\n".join(tables)
+
+    def _platform(self) -> Tables:
+        """What is set for the images of the handler that the new one has its settings from."""
+        return {} if self.wish.mode == BASE_SPEC else _set_values(self.before.platforms.get(self._source()[0], {}))
 
     # Whether containerd agrees
 
-    def _verify(self) -> None:
-        """containerd reads the written files, and finds every handler of before, unchanged, and the new one."""
+    def _verify(self, wanted: Tables) -> None:
+        """containerd reads the written files, and finds every handler of before, unchanged, and the new one, whole."""
         if daemon_major() is None or "${" in (self.text or ""):
             return
         do = "the files are as before; the file has a form that no line can be added to"
@@ -310,6 +357,10 @@ class _Plan:
             raise self._refused(f"the default handler {default}", after.default)
         if not calls_vgpu(after.handlers.get(changed, {})):
             raise self._refused(f"handler {changed} with vgpu's program", after.handlers.get(changed))
+        expected = {**wanted[changed], "runtime_platforms": self._platform()}
+        found = {**after.handlers[changed], "runtime_platforms": after.platforms.get(changed, {})}
+        for setting in _missing(expected, found):
+            raise self._refused(f"handler {changed} with {setting} of {self.before.default}", "another value")
 
     def _refused(self, expected: str, found: object) -> VgpuError:
         do = "the files are as before; look for another file that sets the same tables"
@@ -318,21 +369,31 @@ class _Plan:
 
 def calls_vgpu(handler: Tables) -> bool:
     """Whether a handler names the shim, a script that calls it, or a base specification with the hook."""
-    program = str((handler.get("options") or {}).get("BinaryName") or "")
-    if handler.get("base_runtime_spec"):
-        text = registered_files.read(str(handler["base_runtime_spec"]))
-        return "vgpu-hook" in (text or "") and "vgpu.io/*" in (handler.get("container_annotations") or [])
-    return "vgpu-runtime" in program
+    if "vgpu-runtime" in str((handler.get("options") or {}).get("BinaryName") or ""):
+        return True
+    text = registered_files.read(str(handler["base_runtime_spec"])) if handler.get("base_runtime_spec") else ""
+    return "vgpu-hook" in (text or "") and "vgpu.io/*" in (handler.get("container_annotations") or [])
 
 
-def _own_runtime(binary: str) -> str:
-    return "" if "vgpu-runtime" in binary else binary
+def _with_patterns(handler: Tables) -> Tables:
+    """The annotations that the handler passes on, and vgpu's."""
+    there = {kind: list(handler.get(kind) or []) for kind in ("pod_annotations", "container_annotations")}
+    return {kind: [*found, *(one for one in PATTERNS if one not in found)] for kind, found in there.items()}
 
 
 def _set_values(table: Mapping[str, Any]) -> Tables:
     """The values that are set: `config dump` prints all keys, and most are empty."""
     kept = {key: _set_values(value) if isinstance(value, Mapping) else value for key, value in table.items()}
     return {key: value for key, value in kept.items() if value not in ("", 0, False, [], {}, None)}
+
+
+def _missing(wanted: Tables, found: Tables) -> Iterator[str]:
+    """The settings of `wanted` that `found` has not, or with another value."""
+    for key, value in wanted.items():
+        if isinstance(value, Mapping):
+            yield from (f"{key}.{below}" for below in _missing(dict(value), found.get(key) or {}))
+        elif found.get(key) != value:
+            yield key
 
 
 def runtime_class(name: str) -> str:

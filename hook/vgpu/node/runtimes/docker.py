@@ -7,6 +7,7 @@ has no --annotation.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from typing import Any
 
 from vgpu.config.errors import VgpuError, shown
@@ -19,6 +20,7 @@ RELOAD = ("systemctl", "reload", "docker")
 #: A reload sets what the file names, and leaves a default runtime that the file names no more.
 RESTART = ("systemctl", "restart", "docker")
 ANNOTATION = "vgpu.io/"
+RUNC = "io.containerd.runc.v2"
 
 
 def registration(wish: Wish, record: Record) -> Registration:
@@ -32,7 +34,7 @@ def registration(wish: Wish, record: Record) -> Registration:
     if nested_values.look_up(document, ("runtimes", wish.name)) is not None:
         do = "remove it, or choose another name by --handler"
         raise VgpuError(f"{path}: runtime {wish.name}", expected="none yet", found="one of another origin", do=do)
-    wanted: dict[tuple[str, ...], Any] = {("runtimes", wish.name): entry(wish, _default_program(document))}
+    wanted: dict[tuple[str, ...], Any] = {("runtimes", wish.name): entry(wish, *_default(document, path, wish.mode))}
     if wish.mode == DEFAULT:
         wanted[("default-runtime",)] = wish.name
     assigned = []
@@ -49,22 +51,36 @@ def registration(wish: Wish, record: Record) -> Registration:
     )  # fmt: skip
 
 
-def entry(wish: Wish, real: str = "") -> dict[str, Any]:
-    """The runtime's entry. `real` is the program in front of which the shim stands, or ""."""
+def entry(wish: Wish, real: str = "", of_real: Sequence[str] = ()) -> dict[str, Any]:
+    """The runtime's entry. `real` is the program in front of which the shim stands, or "", with its arguments."""
     program, arguments = call(wish, real)
     for key, value in wish.share:
         arguments += ["--vgpu-annotation", f"{ANNOTATION}{key}={value}"]
+    arguments += of_real
     return {"path": program, "runtimeArgs": arguments} if arguments else {"path": program}
 
 
-def _default_program(document: dict[str, Any]) -> str:
-    """The program of the default runtime that the file names. NVIDIA's is left out."""
-    name = document.get("default-runtime")
-    found = nested_values.look_up(document, ("runtimes", str(name))) if name else None
-    if not isinstance(found, dict):
-        return ""
-    program = str(found.get("path") or nested_values.look_up(found, ("options", "BinaryName")) or "")
-    return "" if "nvidia" in program else program
+def _default(document: dict[str, Any], path: str, mode: str) -> tuple[str, list[str]]:
+    """The program and the arguments of the default runtime that the file names. NVIDIA's program is left out.
+
+    The arguments are all that the shim can pass on: VgpuError for other settings, and for a runtime that is no program.
+    """
+    name, runtimes = str(document.get("default-runtime") or "runc"), document.get("runtimes") or {}
+    of_containerd = name.startswith("io.containerd.")
+    if name not in runtimes and name != "runc" and not of_containerd:
+        raise VgpuError(f"{path}: default-runtime", expected="a runtime of the file, or runc", found=name)
+    found = runtimes.get(name) or {"runtimeType": name if of_containerd else RUNC}
+    kind, options = found.get("runtimeType") or RUNC, dict(found.get("options") or {})
+    if kind != RUNC and mode != DEFAULT:
+        return "", []
+    if kind != RUNC:
+        raise VgpuError(f"{path}: runtime {name}: runtimeType", expected=RUNC, found=kind, do="choose no mode")
+    binary = str(found.get("path") or options.pop("BinaryName", ""))
+    for key, value in options.items():
+        do = "write what it means into the runtimeArgs of a runtime with a path"
+        raise VgpuError(f"{path}: runtime {name}: options.{key}", expected="none: the shim has no options",
+                        found=value, do=do)  # fmt: skip
+    return "" if "nvidia" in binary else binary, list(found.get("runtimeArgs") or [])
 
 
 def _applies(wish: Wish) -> str:

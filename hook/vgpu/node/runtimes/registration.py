@@ -18,6 +18,14 @@ from vgpu.node.runtimes.registered_files import OWN, Draft
 HANDLER, DEFAULT, BASE_SPEC = "handler", "default", "base-spec"
 MODES = (HANDLER, DEFAULT, BASE_SPEC)
 RUNTIMES = ("containerd", "crio", "docker", "podman")
+#: What containers meet whose runtime's configuration names a program that is gone.
+WITHOUT_PROGRAM = {
+    "containerd": "without it, containers of the handler do not start",
+    "crio": "podman leaves such a file out, so that containers start without a share; CRI-O has not been tried",
+    "docker": "without it, containers of the runtime do not start",
+    "podman": "without it, podman's containers start without a share, and nothing says so",
+    "cdi": "without it, containers that name the CDI device do not start",
+}
 #: Where the shim looks for the real runtime, as in shim.c.
 DIRECTORIES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 

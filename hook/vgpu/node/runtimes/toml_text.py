@@ -58,9 +58,11 @@ def tables(keys: Keys, values: Mapping[str, Any]) -> str:
 
 
 def literal(value: object) -> str:
-    """A string, number, boolean or list as TOML."""
+    """A string, number, boolean, list or inline table as TOML."""
     if isinstance(value, list):
         return "[" + ", ".join(map(literal, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(key)} = {literal(one)}" for key, one in value.items()) + "}"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -87,14 +89,17 @@ def assign(text: str, keys: Keys, value: object, source: str) -> str:
         line = f"{_key(keys[0])} = {literal(value)}\n"
         below = _below_version(text, line)
         return below if _means(below, {**parse(text, source), keys[0]: value}) else line + text
+    wanted = parse(text, source)
+    _set(wanted, keys, value)
+    edited = _on_one_line(text, keys[-1], value, wanted)
+    if edited is not None:
+        return edited
     document = tomlkit.parse(text)
     table: Any = document
     for key in keys[:-1]:
         table = table[key]
     known = keys[-1] in table
     table[keys[-1]] = value
-    wanted = parse(text, source)
-    _set(wanted, keys, value)
     return _checked(text, tomlkit.dumps(document), wanted, source, known, keys)
 
 
@@ -112,6 +117,22 @@ def remove(text: str, keys: Keys, source: str) -> str:
         table = table[key]
     del table[keys[-1]]
     return _checked(text, tomlkit.dumps(document), wanted, source, True, keys)
+
+
+def _on_one_line(text: str, key: str, value: object, wanted: dict[str, Any]) -> str | None:
+    """`text` with another value in the one line that sets the key. tomlkit changes spaces of some whole documents."""
+    lines = text.splitlines(True)
+    for number, line in enumerate(lines):
+        try:
+            alone = tomlkit.parse(line if key in line else "")
+        except TOMLKitError:
+            continue
+        if list(alone) == [key] and not isinstance(alone[key], Mapping):
+            alone[key] = value
+            edited = "".join([*lines[:number], tomlkit.dumps(alone), *lines[number + 1 :]])
+            if _means(edited, wanted):
+                return edited
+    return None
 
 
 def _below_version(text: str, line: str) -> str:
@@ -143,7 +164,7 @@ def _checked(old: str, new: str, wanted: dict[str, Any], source: str, known: boo
     edits = [edit for edit in lines.get_opcodes() if edit[0] != "equal"]
     whole = len(edits) <= 1 and (known or all(edit[0] == "insert" for edit in edits))
     if parse(new, source) != wanted or not whole:
-        name = f"{table_header(keys[:-1])} {keys[-1]}"
+        name = f"{table_header(keys[:-1])} {keys[-1]}" if keys[1:] else keys[0]
         raise VgpuError(source, expected=f"a file in which one line sets {name}", found="a form that cannot be edited "
                         "without changing other lines", do="edit that line by hand")  # fmt: skip
     return new

@@ -37,7 +37,7 @@ from vgpu.node.runtimes import (
     toml_text,
 )
 from vgpu.node.runtimes.registered_files import Record
-from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, Wish
+from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, WITHOUT_PROGRAM, Wish
 
 PROVEN, WRONG, UNPROVEN = "proven", "wrong", "not proven"
 OK, FAILURE, WARNING = "ok", "failure", "not proven"
@@ -122,7 +122,7 @@ def _files(proof: Proof, name: str, wish: Wish) -> bool:
     for program in (wish.hook, wish.shim):
         if not os.access(program, os.X_OK):
             proof.add(
-                FAILURE, f"{program}: expected vgpu's program, found none; until it is installed, containers fail"
+                FAILURE, f"{program}: expected vgpu's program, found none; install vgpu again: {WITHOUT_PROGRAM[name]}"
             )
     if proof.steps:
         return False

@@ -11,7 +11,7 @@ import sys
 from vgpu.config.settings import COMPILED_PATH
 
 PROGRAM = "vgpu-exporter"
-NEEDS = "install python3-aiohttp and python3-prometheus-client, or: pip install 'vgpu[metrics]'"
+NEEDS = "install python3-aiohttp and python3-prometheus-client, or in a checkout: pip install '.[metrics]'"
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:

@@ -21,7 +21,7 @@ WITHOUT_EFFECT = (
     "--alsologtostderr", "--log-backtrace-at", "--log-dir", "--log-flush-frequency", "--logtostderr", "--pprofAddress",
     "--stderrthreshold", "--vmodule", "-v", "--v", "--incluster-mode",
 )  # fmt: skip
-EXTRA = "pip install 'vgpu[scheduler]'"
+EXTRA = "pip install '.[scheduler]'"
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
@@ -149,7 +149,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("", "vgpu"):
             raise
-        sys.exit(f"{PROGRAM}: {error}; run: {EXTRA}")
+        sys.exit(f"{PROGRAM}: {error}; in a checkout, run: {EXTRA}")
     try:
         sys.exit(process.run(settings_of(options)))
     except VgpuError as error:

@@ -104,13 +104,23 @@ def test_one_container_by_the_beginning_of_its_id(node: Node) -> None:
     node.hooked(ONE)
     node.hooked(TWO)
     assert [line["container"] for line in node.lines("22")] == [TWO]
-    assert node.lines("3") == []
 
 
 def test_a_whole_id_is_not_the_beginning_of_another(node: Node) -> None:
     node.hooked("train")
     node.hooked("train-2")
     assert [line["container"] for line in node.lines("train")] == ["train"]
+
+
+@pytest.mark.parametrize("words", [("nothing",), ("3", "--output", "json"), ("nothing", "--source", "hook")])
+def test_a_name_that_nobody_knows_is_an_error(node: Node, words: tuple[str, ...]) -> None:
+    node.hooked(ONE, name=POD)
+    node.vgpud(f"gone container={TWO}")
+    done = CliRunner().invoke(logs, list(words), obj=str(node.config))
+    assert isinstance(done.exception, VgpuError)
+    assert "container: expected an id or a name of the log" in str(done.exception)
+    assert f"found {words[0]}; " in str(done.exception)
+    assert node.lines(ONE, "--errors") == [], "a known one without such lines is none"
 
 
 def test_the_containers_of_a_pod_by_name_and_not_those_of_another_pod(node: Node) -> None:

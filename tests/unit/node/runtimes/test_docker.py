@@ -43,6 +43,10 @@ def test_a_share_is_in_the_arguments(wish: Wish, monkeypatch: pytest.MonkeyPatch
             {"path": "{shim}-crun", "runtimeArgs": ["--vgpu-runtime", "/opt/crun"]},
         ),
         ({"path": "/usr/bin/nvidia-container-runtime"}, {"path": "{shim}"}),
+        (
+            {"path": "/opt/runc", "runtimeArgs": ["--systemd-cgroup", "--criu", "/c"]},
+            {"path": "{shim}", "runtimeArgs": ["--vgpu-runtime", "/opt/runc", "--systemd-cgroup", "--criu", "/c"]},
+        ),
     ],
 )
 def test_the_default_runtime_stays_the_one_behind_the_shim(
@@ -80,6 +84,23 @@ def test_dockerd_is_asked(
         with pytest.raises(VgpuError, match="unable to configure: x; the file is as before"):
             change.execute()
         assert not Path(wish.config).exists()
+
+
+@pytest.mark.parametrize(
+    ("runtime", "line"),
+    [
+        ({"runtimeType": "io.containerd.kata.v2"}, r"runtime mine: runtimeType: expected io.containerd.runc.v2"),
+        ({"runtimeType": "io.containerd.runc.v2", "options": {"Root": "/r"}}, r"runtime mine: options.Root: expected"),
+        (None, "default-runtime: expected a runtime of the file, or runc, found mine"),
+    ],
+)
+def test_a_setting_that_the_shim_cannot_have_is_named(runtime: dict[str, Any] | None, line: str, wish: Wish) -> None:
+    Path(wish.config).parent.mkdir()
+    Path(wish.config).write_text(
+        json.dumps({"default-runtime": "mine", "runtimes": {"mine": runtime} if runtime else {}})
+    )
+    with pytest.raises(VgpuError, match=line):
+        registry.configure("docker", replace(wish, mode="default"))
 
 
 def test_a_runtime_of_another_origin_is_kept(wish: Wish) -> None:
