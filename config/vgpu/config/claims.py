@@ -28,11 +28,12 @@ class Claim:
     `<major>:<minor>` -> the host's path. `priority` orders containers for a card's idle time: 0 is high, all else low.
     `lowered`: card uuid -> the highest memory limit, in bytes, of before the limit was lowered; an entry goes when the
     container has freed what it held beyond its limit. None: the claim is of a version that did not record it.
+    `common_presence`: the cards whose presence file is the common one. None: all, as in versions that had no other.
     """
 
     __slots__ = (
-        "boot_id", "bundle", "cards", "cgroup", "container", "created", "devices", "exclusive", "grants", "holder",
-        "lowered", "name", "pid", "priority", "ready", "start_time",
+        "boot_id", "bundle", "cards", "cgroup", "common_presence", "container", "created", "devices", "exclusive",
+        "grants", "holder", "lowered", "name", "pid", "priority", "ready", "start_time",
     )  # fmt: skip
 
     def __init__(
@@ -69,9 +70,12 @@ class Claim:
         self.priority = priority
         self.devices = devices or {}
         self.lowered: dict[str, int] | None = {}
+        self.common_presence: list[str] | None = []
 
     def record(self) -> dict[str, object]:
-        lowered = {} if self.lowered is None else {"lowered": self.lowered}
+        later: dict[str, object] = {} if self.lowered is None else {"lowered": self.lowered}
+        if self.common_presence is not None:
+            later["common_presence"] = self.common_presence
         holder = self.holder and {"pod_uid": self.holder.pod_uid, "container": self.holder.container}
         return {
             "version": VERSION, "container": self.container, "pid": self.pid, "start_time": self.start_time,
@@ -82,7 +86,7 @@ class Claim:
             ],
             "exclusive": self.exclusive, "holder": holder, "grants": self.grants, "bundle": self.bundle,
             "created": self.created, "name": self.name, "ready": self.ready, "cgroup": self.cgroup,
-            "boot_id": self.boot_id, "priority": self.priority, "devices": self.devices, **lowered,
+            "boot_id": self.boot_id, "priority": self.priority, "devices": self.devices, **later,
         }  # fmt: skip
 
 
@@ -121,6 +125,7 @@ def from_record(record: dict[str, object], source: str) -> Claim:
         devices=_devices(fields) if "devices" in record else {},
     )
     claim.lowered = _lowered(fields) if "lowered" in record else None
+    claim.common_presence = fields.texts("common_presence") if "common_presence" in record else None
     return claim
 
 
