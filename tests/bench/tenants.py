@@ -63,12 +63,11 @@ def measure_row(workers: Workers, name: str, row: Row, rounds: int, seconds: int
         losses.append(max((one + other) / 2 - had for one, had, other in zip(before, during, after)))
         controls.append(max(abs(one - other) for one, other in zip(before, after)))
     counts = max(controls) <= MOST_APART
-    verdict = "" if counts else "; DOES NOT COUNT: controls are more than a point apart"
+    unit, bar = ("points", row.bar) if counts else ("points (does not count)", None)
     return [
-        Result.of(f"tenants.{name}_points", "points", row.bar if counts else None, losses,
-                  f"{row.what}: points lost of {SHARE}{verdict}"),
-        Result.of(f"tenants.{name}_control_points", "points", MOST_APART, controls, "without it: points apart"),
-    ]  # fmt: skip
+        Result.of(f"tenants.{name}_points", unit, bar, losses, f"{row.what}: points lost of {SHARE}"),
+        Result.of(f"tenants.{name}_control_points", "points", None, controls, "without it: points apart"),
+    ]
 
 
 def measure() -> list[Result]:

@@ -267,7 +267,7 @@ def test_locks_that_take_long(real_node: Node, tmp_path: Path) -> None:
     wait_for(lambda: flooded.busy() > 100 * MS and other.busy() > 100 * MS)
     assert not usage.locks_are_slow((other.box.path / "usage/usage").read_bytes())
     lines = flooded.log.splitlines()
-    assert len(lines) == 1 and "takes more than 50 us" in lines[0], lines
+    assert len(lines) == 1 and "takes more than 10 us" in lines[0], lines
 
 
 @pytest.mark.parametrize("all_waits", [False, True], ids=["waits for others", "all waits"])

@@ -3,8 +3,8 @@
 Belongs here: whom vgpud looks at, and what it says. It looks only while a container says that its lock calls take long
 (libvcuda/src/compute/presence.c), because that word costs nothing. /proc/locks names no holder: the pid of such a lock
 is -1 there. /proc/<pid>/fdinfo has a line for each lock of an open file. A reader goes over the container's processes,
-so that no container can stop vgpud. A program that has closed its descriptor, and holds the open file by a mapping or
-in a socket's queue, is in no fdinfo.
+so that no container can stop vgpud. Who holds the open file by a mapping only, in a socket's queue, or in a thread with
+descriptors of its own, is not found.
 """
 
 from __future__ import annotations
