@@ -20,7 +20,8 @@
 #include "vgpu_limits.h"
 
 #define VGPU_CARDS_PATH VGPU_PRIVATE_DIR "/cards"
-#define VGPU_PRESENCE_PATH VGPU_PRIVATE_DIR "/presence" /* 4096 zero bytes, one for all containers: see presence.h */
+/* For each card 4096 zero bytes, named by its UUID's 32 hex digits, one for all containers: see compute/presence.h */
+#define VGPU_PRESENCE_DIR VGPU_PRIVATE_DIR "/presence"
 #define VGPU_CARDS_MAGIC 0x52434756u /* "VGCR" in little-endian memory */
 #define VGPU_CARDS_VERSION 2u
 

@@ -40,6 +40,7 @@
 #define VGPU_USAGE_LOCKS_REFUSED ((uint64_t)2)  /* a sandbox refuses the locks by which containers take turns */
 #define VGPU_USAGE_WAITS_REFUSED ((uint64_t)4)  /* it refuses the waits by which they are woken */
 #define VGPU_USAGE_CHUNK_TRIED ((uint64_t)8)    /* a process finds out if pools grow by less, or has */
+#define VGPU_USAGE_LOCKS_SLOW ((uint64_t)16)    /* those locks take long: it takes no turns on a card for a while */
 #define VGPU_USAGE_CHUNK_SHIFT 8u /* of `marks`: 1 + log2 of a multiple of the bytes by which pools grow; 0: unknown */
 #define VGPU_USAGE_CHANGE_SHIFT 8u
 #define VGPU_USAGE_OVERHEAD_UNIT 4096u

@@ -224,7 +224,7 @@ class Snapshot:
                 if path.is_symlink():
                     yield name, (*kept, os.readlink(path))
                 elif path.is_file() and path.name not in ("cards", "limits", "inventory.json"):
-                    inode = status.st_ino if path.name == "presence" else 0  # locks on it belong to the inode
+                    inode = status.st_ino if path.name.startswith("presence-") else 0  # locks on it belong to the inode
                     yield name, (*kept, inode, hashlib.sha256(path.read_bytes()).hexdigest())
                 else:
                     yield name, kept
@@ -251,7 +251,8 @@ class Snapshot:
     def _locks(self) -> list[str]:
         """Leases and locks on files of the node by which anybody could be kept waiting; not those of presence."""
         tops = [self.node.directory / name for name in ("state", "run", "driver", "libvcuda")]
-        inodes = {path.lstat().st_ino for top in tops for path in top.rglob("*") if path.name != "presence"}
+        files = (path for top in tops for path in top.rglob("*") if not path.name.startswith("presence-"))
+        inodes = {path.lstat().st_ino for path in files}
         lines = Path("/proc/locks").read_text().splitlines()
         return [line.partition(": ")[2] for line in lines if int(line.split(":")[-1].split()[0]) in inodes]
 

@@ -31,7 +31,7 @@ BEDS = Path(__file__).parent
 LAST = 20
 PATIENCE = 120.0  #: seconds for what a process does that nobody waits for
 LOGS = ("hook.log", "hook.log.1")
-SHARED = ("presence", "containers", "staging")  #: made by the first start that needs them; they stay
+SHARED = ("presence-", "containers", "staging")  #: made by the first start that needs them; they stay
 #: Cores and GiB of memory of a start, so that a lost one denies the next on the node's one card, and of a neighbour.
 SHARE, NEIGHBOUR = (60, 8), (10, 1)
 
@@ -348,7 +348,7 @@ class Bed:
         problems = [f"mounts are left: {left}"] if left else []
         problems += difference("files", files, container.files())
         now = self.records()
-        made = {path for path in now.keys() - records.keys() if os.path.basename(path) not in SHARED}
+        made = {path for path in now.keys() - records.keys() if not os.path.basename(path).startswith(SHARED)}
         problems += [f"records are left: {sorted(made)}"] if made else []
         changed = sorted(path for path in records.keys() & now.keys() if records[path] != now[path])
         problems += [f"records have changed: {changed}"] if changed else []
@@ -392,7 +392,8 @@ class Bed:
         done = self.sweep(Fault("none"))
         problems = [f"the reaper: {done.stderr.decode()}"] if done.returncode else []
         now = self.records()
-        left = sorted(path for path in now.keys() - self.at_rest.keys() if os.path.basename(path) not in SHARED)
+        new = now.keys() - self.at_rest.keys()
+        left = sorted(path for path in new if not os.path.basename(path).startswith(SHARED))
         problems += [f"left over: {left}"] if left else []
         changed = sorted(path for path, data in self.at_rest.items() if now.get(path) != data)
         return [*problems, f"the neighbour's records have changed: {changed}"] if changed else problems

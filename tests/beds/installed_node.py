@@ -96,8 +96,8 @@ def check(parts: dict[str, str]) -> None:
     _check_upgrade(parts)
     wrong = file_modes.wrong(parts["modes"])
     assert wrong == [], wrong
-    for name in ("limits", "claim.json", "presence", "vgpud.sock"):
-        assert f"/{name}\n" in parts["modes"]
+    for name in ("limits\n", "claim.json\n", "presence-", "vgpud.sock\n"):
+        assert f"/{name}" in parts["modes"]
     lines = parts["plugin"].splitlines()
     assert "vgpu-device-plugin" in lines[0], lines
     assert lines[-1] == "0a060a016b12017622060a01611201" + "62"

@@ -1,6 +1,6 @@
 """Containers that share a simulated card by time slices, in virtual time, and the locks by which they see each other.
 
-Belongs here: boxes with one presence file, their limits and core schedules, and the locks on that file
+Belongs here: boxes with one presence file for each card, their limits and core schedules, and the locks on these files
 (compute/presence.c). What the tests expect of them is in test_time_slices.py and test_cores_live.py.
 """
 
@@ -28,7 +28,6 @@ SLICE = Struct("=QQ")
 SLICE_OFFSET = 16  #: in the usage region: until, waiting_since
 USED = 8  #: in struct vgpu_usage_time
 ENDS = 3600 * SECOND  #: when a program ends that is not killed
-PRESENCE_SIZE = 4096
 
 
 def card_offset(uuid: str) -> int:
@@ -50,20 +49,28 @@ def patience(shares: Sequence[int]) -> int:
 
 
 class Locks:
-    """The presence file, as a process outside all containers sees its locks."""
+    """Presence files, as a process outside all containers sees their locks."""
 
-    def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, *paths: Path) -> None:
+        self.open: list[int] = []
+        for path in paths:
+            self.add(path)
+
+    def add(self, path: Path) -> None:
+        self.open.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def has(self, start: int, length: int = 1) -> bool:
         flock = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-        return FLOCK.unpack(fcntl.fcntl(self.fd, F_OFD_GETLK, flock))[0] != fcntl.F_UNLCK
+        found = [FLOCK.unpack(fcntl.fcntl(fd, F_OFD_GETLK, flock))[0] for fd in self.open]
+        return any(kind != fcntl.F_UNLCK for kind in found)
 
     def set(self, kind: int, start: int, length: int = 1) -> None:
-        fcntl.fcntl(self.fd, F_OFD_SETLK, FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
+        for fd in self.open:
+            fcntl.fcntl(fd, F_OFD_SETLK, FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
 
     def close(self) -> None:
-        os.close(self.fd)
+        for fd in self.open:
+            os.close(fd)
 
 
 class Container:
@@ -89,6 +96,9 @@ class Container:
 
     def uuid(self, card: int = 0) -> str:
         return str(self.box.cards()[card]["uuid"])
+
+    def presence_file(self, card: int = 0) -> Path:
+        return self.box.path / "presence" / core_schedule.presence_name(self.uuid(card))
 
     # ---- its programs ----
 
@@ -209,12 +219,12 @@ class Node:
 
     def __init__(self, make_box: Callable[..., SimBox], directory: Path, programs: Path, clock: str) -> None:
         self.make_box = make_box
+        self.directory = directory
         self.clock = clock
         self.director: Director = None  # type: ignore[assignment]
         self.programs = programs
-        self.presence = directory / "presence"
-        self.presence.write_bytes(bytes(PRESENCE_SIZE))
-        self.locks = Locks(self.presence)
+        self.presence: dict[str, Path] = {}  # by card uuid
+        self.locks = Locks()
         self.containers: list[Container] = []
 
     def container(self, profile: str = "t4x1") -> Container:
@@ -224,9 +234,18 @@ class Node:
                 box.simctl, Path(box.environment["VGPU_SIM_DIR"]), box.path / "driver/libcuda.so.1"
             )
         made = Container(box, self.programs, self.locks, self.director)
-        os.link(self.presence, made.box.path / "presence")
+        (made.box.path / "presence").mkdir()
+        for number, card in enumerate(box.cards()):
+            os.link(self._presence_of(str(card["uuid"])), made.presence_file(number))
         self.containers.append(made)
         return made
+
+    def _presence_of(self, uuid: str) -> Path:
+        if uuid not in self.presence:
+            path = self.presence[uuid] = self.directory / core_schedule.presence_name(uuid)
+            path.write_bytes(bytes(core_schedule.PRESENCE_SIZE))
+            self.locks.add(path)
+        return self.presence[uuid]
 
     def share_out(self, *shares: int) -> list[Container]:
         """Make a container for each share of one card."""

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from vgpu.config import limits, paths, records, usage
+from vgpu.config import core_schedule, limits, paths, records, usage
 from vgpu.config.claims import Claim
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
@@ -38,7 +38,7 @@ class Box:
         self.name = name
         self.path = Path(paths.container(run_dir, name))
         (self.path / "usage").mkdir(parents=True)
-        os.link(paths.presence(run_dir), self.path / "presence")
+        (self.path / "presence").mkdir()
         shutil.copytree(driver, self.path / "driver")
         command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, str(self.path)]
         self.holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -46,6 +46,12 @@ class Box:
 
     def claim(self, cards: list[CardLimit]) -> None:
         """Make the files of a new container, which has used nothing yet."""
+        chosen = presence.choose(self.run_dir, (card.uuid for card in cards), [])
+        shutil.rmtree(self.path / "presence")
+        (self.path / "presence").mkdir()
+        for uuid, path in chosen.items():
+            presence.ensure(self.run_dir, path)
+            os.link(path, self.path / "presence" / core_schedule.presence_name(uuid))
         with (self.path / "usage/usage").open("wb") as region:
             region.write(usage.BEGINNING)
             region.truncate(usage.SIZE)
@@ -86,8 +92,6 @@ class Node:
         if os.geteuid() != 0:
             raise RuntimeError("needs root: private mount namespaces")
         run_dir = self.settings.run_dir
-        with Lock(run_dir):
-            presence.ensure(run_dir)
         while len(self.boxes) <= index:
             self.boxes.append(Box(run_dir, f"box{len(self.boxes)}", self.driver))
         return self.boxes[index]

@@ -22,7 +22,9 @@ class Tenant:
     loads: list[Load]
     core_limit: int = 0  #: 0: the same as `cores`, a hard share
     cpu_quota: int = 0  #: percent of one CPU for all its programs; 0: as much as there is
-    cards: int = 0  #: the first so many cards of the profile; 0: all of them
+    cards: int = 0  #: so many cards of the profile, from `first_card` on; 0: all of them
+    first_card: int = 0
+    attack: str = ""  #: what it does besides: a command line of sh, in which `tenant` is tests/data/attacks/tenant.c
 
 
 @dataclasses.dataclass(frozen=True)

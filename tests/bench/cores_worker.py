@@ -26,7 +26,7 @@ import cores_ideal
 import cores_traces
 import nodes
 import simulated_clock
-from checkout import BUILD
+from checkout import BUILD, CHECKOUT
 from cores_node import Daemon, Node
 from cores_quota import Quota
 from cores_scenario import Scenario
@@ -51,6 +51,7 @@ class Worker:
             shutil.copy(found, self.driver / f"{name}.so.1")
         self.node = Node(directory, self.driver)
         self.program = bundles.load_generator(directory)
+        self.tenant = bundles.static_program(CHECKOUT / "tests/data/attacks/tenant.c", directory)
 
     def close(self) -> None:
         self.node.close()
@@ -77,21 +78,21 @@ class Run:
         self.scenario = scenario
         self.state = state
         self.processes: list[list[subprocess.Popen[str]]] = []
+        self.attackers: list[subprocess.Popen[str]] = []
         self.quotas: list[Quota] = []
-        parties = 1 + sum(len(tenant["loads"]) for tenant in scenario["tenants"])
+        self.parties = 1 + sum(len(tenant["loads"]) for tenant in scenario["tenants"])
         profile = worker.simctl.load_profile(scenario["profile"])
         profile = {**profile, "timing": {**profile.get("timing", {}), **scenario["timing"]}}
-        worker.simctl.make_state(str(state), profile, False, scenario["clock"], parties)
+        worker.simctl.make_state(str(state), profile, False, scenario["clock"], self.parties)
         self.uuids = [card["uuid"] for card in worker.simctl.read_state(str(state))["cards"]]
         self.origin = worker.simctl.VIRTUAL_BEGIN_NS
         self.linger = 1  #: the programs end so long after the last reading, which needs them alive
         if scenario["clock"] == "wall":
-            self.origin = time.monotonic_ns() + parties * SETTLE_NS
             self.linger = 3 * SETTLE_NS
         self.is_limited = scenario["limiter"] == "libvcuda"
 
     def cards(self, tenant: dict[str, Any], cores: int, core_limit: int) -> list[limits.CardLimit]:
-        uuids = self.uuids[: tenant["cards"] or None]
+        uuids = self.uuids[tenant["first_card"] :][: tenant["cards"] or None]
         return [limits.CardLimit(uuid, limits.UNLIMITED, cores, max(cores, core_limit)) for uuid in uuids]
 
     def environment(self, rank: int, group: int, tenant: dict[str, Any]) -> dict[str, str]:
@@ -134,6 +135,11 @@ class Run:
             tenants = self.scenario["tenants"]
             self.worker.node.share([self.cards(tenant, tenant["cores"], tenant["core_limit"]) for tenant in tenants])
         for index, tenant in enumerate(self.scenario["tenants"]):
+            if tenant["attack"]:
+                self.attack(index, tenant["attack"])
+        if self.scenario["clock"] == "wall":
+            self.origin = time.monotonic_ns() + self.parties * SETTLE_NS
+        for index, tenant in enumerate(self.scenario["tenants"]):
             started: list[subprocess.Popen[str]] = []
             self.processes.append(started)
             quota = None
@@ -151,6 +157,15 @@ class Run:
                 started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
                 if quota:
                     quota.add(started[-1].pid)
+
+    def attack(self, index: int, words: str) -> None:
+        """Begin the attack of a tenant, and wait until it says that it has begun."""
+        command = self.worker.node.box(index).command("sh", "-c", f'tenant() {{ exec "$0" "$@"; }}; {words}')
+        process = subprocess.Popen([*command, str(self.worker.tenant)], stdout=subprocess.PIPE, text=True)
+        self.attackers.append(process)
+        assert process.stdout
+        if process.stdout.readline() != "ready\n":
+            raise RuntimeError(f"{words}: the attack did not begin")
 
     def outcome(self) -> dict[str, Any]:
         self.start()
@@ -227,7 +242,7 @@ class Run:
         return now - self.origin, busy
 
     def close(self) -> None:
-        for started in self.processes:
+        for started in [*self.processes, self.attackers]:
             for process in started:
                 if process.poll() is None:
                     process.kill()

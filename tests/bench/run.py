@@ -19,6 +19,7 @@ import extender  # noqa: E402
 import extender_trace  # noqa: E402
 import hook  # noqa: E402
 import plugin  # noqa: E402
+import tenants  # noqa: E402
 import vcuda  # noqa: E402
 from checkout import BUILD  # noqa: E402
 from conformance import suite  # noqa: E402
@@ -29,7 +30,7 @@ Groups = dict[str, Callable[[], "list[Result]"]]
 GROUPS: Groups = {
     "conformance": suite.measure, "cores": cores.measure, "exporter": exporter.measure,
     "extender": extender.measure, "extender-trace": extender_trace.measure, "hook": hook.measure,
-    "plugin": plugin.measure, "vcuda": vcuda.measure,
+    "plugin": plugin.measure, "tenants": tenants.measure, "vcuda": vcuda.measure,
 }  # fmt: skip
 
 

@@ -82,7 +82,8 @@ class Node(Host):
     def snapshot(self) -> dict[str, bytes]:
         """Every file of the node's records, temporary files too; core schedules decoded."""
         files = (path for name in ("state", "run") for path in (self.path / name).rglob("*") if path.is_file())
-        found = {str(path): path.read_bytes() for path in files if path.name not in ("ledger.lock", "presence")}
+        left_out = ("ledger.lock", "presence")
+        found = {str(path): path.read_bytes() for path in files if not path.name.startswith(left_out)}
         pages = {path: repr(schedules_in(Path(path))) for path in found if path.endswith("/cards")}
         return {**found, **{path: text.encode() for path, text in pages.items()}}
 

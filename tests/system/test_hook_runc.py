@@ -50,9 +50,10 @@ def test_mounts_flags_and_order(site: Site) -> None:
     order = [path for path, _, _ in ours]
     flags = {path: options & {"ro", "rw", "nosuid", "nodev", "noexec"} for path, options, _ in ours}
     library = f"/usr/lib/{trees.MULTIARCH}/"
+    (presence,) = (path for path in order if path.startswith("/usr/local/vgpu/presence/"))
     assert order[:7] == [
         "/usr/local/vgpu", "/usr/local/vgpu/driver/libcuda.so.1", "/usr/local/vgpu/driver/libnvidia-ml.so.1",
-        "/usr/local/vgpu/limits", "/usr/local/vgpu/cards", "/usr/local/vgpu/presence", "/usr/local/vgpu/usage",
+        "/usr/local/vgpu/limits", "/usr/local/vgpu/cards", presence, "/usr/local/vgpu/usage",
     ]  # fmt: skip
     kinds = [0 if path.startswith(library) else 1 if path.startswith("/usr/bin/") else 2 for path in order[7:]]
     kinds = [3 if path.startswith("/dev/") else kind for path, kind in zip(order[7:], kinds)]
@@ -63,7 +64,7 @@ def test_mounts_flags_and_order(site: Site) -> None:
             assert options == {"rw", "nosuid", "noexec"}, path
         elif path == "/usr/local/vgpu/usage":
             assert options == {"rw", "nosuid", "nodev", "noexec"}
-        elif path in ("/usr/local/vgpu/limits", "/usr/local/vgpu/cards", "/usr/local/vgpu/presence"):
+        elif path in ("/usr/local/vgpu/limits", "/usr/local/vgpu/cards", presence):
             assert options == {"ro", "nosuid", "nodev", "noexec"}
         else:
             assert options == {"ro", "nosuid", "nodev"}, path

@@ -1,8 +1,11 @@
-"""The presence file in real containers: all have the same, none can write it, and dead processes hold no locks."""
+"""The presence files in real containers: all of a card have the same, none has another card's, none can write them, and
+dead processes hold no locks.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import bundles
@@ -16,7 +19,6 @@ from vgpu.config import core_schedule, paths
 pytestmark = pytest.mark.root
 
 SOURCE = CHECKOUT / "tests/data/cuda/present.c"
-INSIDE = core_schedule.PRESENCE_PATH
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +33,23 @@ class Lab:
         self.site, self.present = site, present
         self.tree = site.tree()
 
-    def start(self, *command: str, cores: str = "20") -> str:
-        share = self.site.bundle(self.tree, memory="1Gi", cores=cores).bind(self.present, "/usr/bin/present", "ro")
+    def start(self, *command: str, **request: str) -> str:
+        request = {"memory": "1Gi", "cores": "20", **request}
+        share = self.site.bundle(self.tree, **request).bind(self.present, "/usr/bin/present", "ro")
         return self.site.start(share, *(command or SLEEP))
 
-    def inside(self, container: str) -> Path:
-        return Path(f"/proc/{self.site.pid(container)}/root{INSIDE}")
+    def name(self, card: int = 0) -> str:
+        return core_schedule.presence_name(str(self.site.node.read_cards()[card]["uuid"]))
 
-    def held(self, container: str) -> str:
+    def path(self, card: int = 0) -> str:
+        return f"{core_schedule.PRESENCE_DIR}/{self.name(card)}"
+
+    def inside(self, container: str, card: int = 0) -> Path:
+        return Path(f"/proc/{self.site.pid(container)}/root{self.path(card)}")
+
+    def held(self, container: str, card: int = 0) -> str:
         """The first byte that other processes have locked, as the container sees it."""
-        return self.site.execute(container, "present", INSIDE).strip()
+        return self.site.execute(container, "present", self.path(card)).strip()
 
 
 @pytest.fixture
@@ -48,9 +57,14 @@ def lab(site: Site, present: Path) -> Lab:
     return Lab(site, present)
 
 
+@pytest.fixture
+def two_cards(make_site: Callable[..., Site], present: Path) -> Lab:
+    return Lab(make_site("a100x2"), present)
+
+
 def test_all_containers_have_the_same_and_it_outlives_them(lab: Lab, site: Site) -> None:
     first, second = lab.start(), lab.start()
-    host = os.stat(paths.presence(site.node.settings.run_dir))
+    host = os.stat(paths.presence(site.node.settings.run_dir, lab.name()))
     for container in (first, second):
         found = lab.inside(container).stat()
         assert (found.st_dev, found.st_ino) == (host.st_dev, host.st_ino)
@@ -59,10 +73,27 @@ def test_all_containers_have_the_same_and_it_outlives_them(lab: Lab, site: Site)
     assert lab.inside(lab.start()).stat().st_ino == host.st_ino
 
 
+def test_a_container_has_its_own_cards_files_only(two_cards: Lab) -> None:
+    """So what it locks is met by containers of its cards, and by no others."""
+    files = {card: two_cards.name(card) for card in (0, 1)}
+    uuids = [str(card["uuid"]) for card in two_cards.site.node.read_cards()]
+    first, second = (two_cards.start(**{"use-gpuuuid": uuid}) for uuid in uuids)
+    both = two_cards.start(gpus="2")
+    found = {
+        container: {path.name for path in two_cards.inside(container).parent.iterdir()}
+        for container in (first, second, both)
+    }
+    assert found == {first: {files[0]}, second: {files[1]}, both: set(files.values())}
+    two_cards.start("present", two_cards.path(), "4711", **{"use-gpuuuid": uuids[0]})
+    wait_for(lambda: two_cards.held(first) == "4711")
+    assert two_cards.held(both) == "4711"
+    assert (two_cards.held(second, 1), two_cards.held(both, 1)) == ("-1", "-1")
+
+
 def test_a_container_finds_its_byte_by_the_inode_of_its_limits_file(lab: Lab, site: Site) -> None:
     """The overlay shows the inode number that the file has on the host, where all of them are on one file system."""
     started = [lab.start() for _ in range(2)]
-    inside = [lab.inside(container).with_name("limits").stat().st_ino for container in started]
+    inside = [lab.inside(container).parent.with_name("limits").stat().st_ino for container in started]
     assert inside == [os.stat(paths.limits(site.node.settings.run_dir, container)).st_ino for container in started]
     assert inside[0] != inside[1]
 
@@ -70,7 +101,7 @@ def test_a_container_finds_its_byte_by_the_inode_of_its_limits_file(lab: Lab, si
 def test_a_lock_is_visible_to_others_and_ends_with_a_killed_process(lab: Lab) -> None:
     watcher = lab.start()
     assert lab.held(watcher) == "-1"
-    holder = lab.start("present", INSIDE, "4711")
+    holder = lab.start("present", lab.path(), "4711")
     wait_for(lambda: lab.held(watcher) == "4711")
     os.kill(lab.site.pid(holder), 9)
     wait_for(lambda: lab.held(watcher) == "-1")

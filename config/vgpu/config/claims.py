@@ -30,11 +30,12 @@ class Claim:
     container has freed what it held beyond its limit. None: the claim is of a version that did not record it.
     `promised`: card uuid -> the (cores, memory) of its grants, where its share was lowered below them. The container
     gets them when it starts again, so others do not.
+    `common_presence`: the cards whose presence file is the common one. None: all, as in versions that had no other.
     """
 
     __slots__ = (
-        "boot_id", "bundle", "cards", "cgroup", "container", "created", "devices", "exclusive", "grants", "holder",
-        "lowered", "name", "pid", "priority", "promised", "ready", "start_time",
+        "boot_id", "bundle", "cards", "cgroup", "common_presence", "container", "created", "devices", "exclusive",
+        "grants", "holder", "lowered", "name", "pid", "priority", "promised", "ready", "start_time",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +72,7 @@ class Claim:
         self.priority = priority
         self.devices = devices or {}
         self.lowered: dict[str, int] | None = {}
+        self.common_presence: list[str] | None = []
         self.promised: dict[str, tuple[int, int]] = {}
 
     def committed(self, card: CardLimit) -> tuple[int, int]:
@@ -79,7 +81,9 @@ class Claim:
         return max(card.cores, cores), max(card.memory, memory)
 
     def record(self) -> dict[str, object]:
-        lowered = {} if self.lowered is None else {"lowered": self.lowered}
+        later: dict[str, object] = {} if self.lowered is None else {"lowered": self.lowered}
+        if self.common_presence is not None:
+            later["common_presence"] = self.common_presence
         holder = self.holder and {"pod_uid": self.holder.pod_uid, "container": self.holder.container}
         return {
             "version": VERSION, "container": self.container, "pid": self.pid, "start_time": self.start_time,
@@ -91,7 +95,7 @@ class Claim:
             "exclusive": self.exclusive, "holder": holder, "grants": self.grants, "bundle": self.bundle,
             "created": self.created, "name": self.name, "ready": self.ready, "cgroup": self.cgroup,
             "boot_id": self.boot_id, "priority": self.priority, "devices": self.devices,
-            "promised": {uuid: list(amounts) for uuid, amounts in self.promised.items()}, **lowered,
+            "promised": {uuid: list(amounts) for uuid, amounts in self.promised.items()}, **later,
         }  # fmt: skip
 
 
@@ -131,6 +135,7 @@ def from_record(record: dict[str, object], source: str) -> Claim:
     )
     claim.lowered = _lowered(fields) if "lowered" in record else None
     claim.promised = _promised(fields) if "promised" in record else {}
+    claim.common_presence = fields.texts("common_presence") if "common_presence" in record else None
     return claim
 
 

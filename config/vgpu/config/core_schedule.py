@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PATH = PRIVATE_DIR + "/cards"
-PRESENCE_PATH = PRIVATE_DIR + "/presence"
+PRESENCE_DIR = PRIVATE_DIR + "/presence"
 PRESENCE_SIZE = 4096
 MAGIC = 0x52434756
 VERSION = 2
@@ -38,6 +38,11 @@ LONGEST_PERIOD_NS = 100_000_000
 SHORTEST_QUOTA_NS = 20_000_000
 CHANGES_PART = 32  #: a period is so many times what the changes of all containers take, up to LONGEST_FOR_CHANGES_NS
 LONGEST_FOR_CHANGES_NS = 400_000_000
+
+
+def presence_name(uuid: str) -> str:
+    """The name of a card's presence file in PRESENCE_DIR: the 32 digits of its UUID; VgpuError for no UUID."""
+    return uuid_bytes(uuid).hex()
 
 
 class CoreSchedule:

@@ -9,7 +9,8 @@ from __future__ import annotations
 OVER_LIMIT = "over-limit"  #: NVML names more memory for the container than its limit: it goes past libvcuda
 STOPPED = "stopped"  #: the same, and vgpud has killed the container (limits.enforcement: kill)
 OUT_OF_MEMORY = "out-of-memory"  #: libvcuda has refused allocations, as the container reports
-KINDS = (OVER_LIMIT, STOPPED, OUT_OF_MEMORY)
+LOCK_FLOOD = "lock-flood"  #: it holds very many locks on a card's presence file, so that others take no turns
+KINDS = (OVER_LIMIT, STOPPED, OUT_OF_MEMORY, LOCK_FLOOD)
 FIELDS = ("kind", "container", "pod_uid", "container_name", "uuid", "limit", "amount", "at")
 
 
@@ -17,8 +18,8 @@ class Incident:
     """An incident of the container `container` on the card `uuid`.
 
     `pod_uid` and `container_name` are those of its pod, "" outside Kubernetes. `limit` is the memory limit in bytes.
-    `amount` is bytes in use, or the number of refused allocations for OUT_OF_MEMORY. `at` is when it was seen last, in
-    seconds since 1970.
+    `amount` is bytes in use, the number of refused allocations for OUT_OF_MEMORY, or of locks for LOCK_FLOOD. `at` is
+    when it was seen last, in seconds since 1970.
     """
 
     __slots__ = FIELDS

@@ -117,8 +117,13 @@ def driver_upgrade(run_dir: str) -> str:
     return run_dir + "/driver-upgrade.json"
 
 
-def presence(run_dir: str) -> str:
-    """The file whose locks show the node's containers which of them are at work."""
+def presence(run_dir: str, card: str) -> str:
+    """The file whose locks show the containers of a card which of them are at work. `card`: 32 digits of its UUID."""
+    return f"{run_dir}/presence-{card}"
+
+
+def common_presence(run_dir: str) -> str:
+    """The same for all cards: containers that an earlier version has started have it, and those beside them."""
     return run_dir + "/presence"
 
 

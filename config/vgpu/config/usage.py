@@ -30,7 +30,7 @@ UNKNOWN_NAMESPACES = (1 << 64) - 1  #: without a usable /proc
 HEADER = Struct("=QQ48x")
 MARKS = Struct("=Q")
 MARKS_OFFSET = 40
-MARK_COUNTS, MARK_LOCKS_REFUSED, MARK_WAITS_REFUSED = 1, 2, 4
+MARK_COUNTS, MARK_LOCKS_REFUSED, MARK_WAITS_REFUSED, MARK_LOCKS_SLOW = 1, 2, 4, 16
 CHANGE_OFFSET = 48
 CHANGE_SHIFT = 8
 CARD = Struct("=Q16s8x")
@@ -191,6 +191,11 @@ def locks_are_refused(head: bytes) -> bool:
 def waits_are_refused(head: bytes) -> bool:
     """Whether that libvcuda says that a sandbox refuses the waits by which containers are woken."""
     return bool(_marks(head) & MARK_WAITS_REFUSED)
+
+
+def locks_are_slow(head: bytes) -> bool:
+    """Whether that libvcuda says that those locks take long, so that it takes no turns on a card for a while."""
+    return bool(_marks(head) & MARK_LOCKS_SLOW)
 
 
 def change(head: bytes) -> tuple[int, int]:

@@ -242,8 +242,7 @@ class Hook:
             limiter, notes = limiter_files.choose(inventory, settings.text("paths.libvcuda"))
         planned_container = PlannedContainer(
             allocation, capabilities, nodes, inspection, paths.limits(settings.run_dir, container.id),
-            paths.core_schedules(settings.run_dir, container.id), paths.presence(settings.run_dir),
-            limiter,
+            paths.core_schedules(settings.run_dir, container.id), limiter,
         )  # fmt: skip
         parameters = driver_parameters(settings.text("driver.proc_root")) if inspection.proc_driver else {}
         planned = plan.make(planned_container, inventory, settings, parameters)

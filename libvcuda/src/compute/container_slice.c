@@ -208,9 +208,11 @@ bool container_slice_borrows(struct token_bucket *bucket, uint64_t now)
 			 (!LOAD(container_slice.present) && presence_of_others(&where));
 	unlock_slice();
 	STORE(bucket->line_seen, now);
-	if (is_wanted)
+	if (is_wanted) {
+		presence_await(where);
 		STORE(bucket->borrows_from, 0);
-	else if (!LOAD(bucket->borrows_from))
+	}
+	if (!is_wanted && !LOAD(bucket->borrows_from))
 		STORE(bucket->borrows_from, now);
 	return !is_wanted;
 }
@@ -593,7 +595,7 @@ void container_slice_reset(void)
 
 bool container_slice_has_neighbours(const struct token_bucket *bucket)
 {
-	return LOAD(bucket->schedule.tenants) > 1 && presence_is_available();
+	return LOAD(bucket->schedule.tenants) > 1 && presence_is_available(bucket->presence);
 }
 
 bool container_slice_may_be_awaited(void)
@@ -612,6 +614,8 @@ bool container_slice_leaves_in_pauses(const struct token_bucket *bucket)
 
 bool container_slice_is_mixed(const struct token_bucket *bucket)
 {
+	if (LOAD(bucket->schedule.tenants) > 1 && presence_is_slow(bucket->presence))
+		return true;
 	return container_slice_has_neighbours(bucket) && LOAD(container_slice.is_mixed);
 }
 

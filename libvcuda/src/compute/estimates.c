@@ -23,6 +23,8 @@ static uint64_t mix(uint64_t function, uint64_t blocks)
 	return (key ^ key >> 29) | 1;
 }
 
+uint64_t estimates_doubted_until;
+
 static struct estimate *displace(struct estimate *place, uint64_t key)
 {
 	STORE(place->samples, 0);

@@ -63,10 +63,15 @@ static inline bool estimates_stale(const struct estimate *estimate, uint64_t now
 	       now - __atomic_load_n(&estimate->sampled_at, __ATOMIC_RELAXED) > ESTIMATE_STALE;
 }
 
+/* Measurements until then may have been mixed with other containers' work, unseen. */
+extern uint64_t estimates_doubted_until;
+
 static inline bool estimates_sure_for(const struct estimate *estimate, uint64_t ns, uint64_t now)
 {
-	return __atomic_load_n(&estimate->sure, __ATOMIC_RELAXED) &&
-	       now - __atomic_load_n(&estimate->sure_at, __ATOMIC_RELAXED) < ns;
+	uint64_t at = __atomic_load_n(&estimate->sure_at, __ATOMIC_RELAXED);
+
+	return __atomic_load_n(&estimate->sure, __ATOMIC_RELAXED) && now - at < ns &&
+	       at >= __atomic_load_n(&estimates_doubted_until, __ATOMIC_RELAXED);
 }
 
 /* Whether a long launch was measured without other work beside it, and not too long ago: 256 times its length. */

@@ -79,7 +79,10 @@ static bool others_are_in_way(const struct token_bucket *bucket, enum neighbours
 	for (unsigned int i = 0; i < count; i++) {
 		struct in_way *place = find_place(places, where[i]);
 		note_seen(place, where[i], now);
-		is_waited_for |= is_in_way(bucket, place, want, now);
+		if (!is_in_way(bucket, place, want, now))
+			continue;
+		is_waited_for = true;
+		presence_await(where[i]);
 	}
 	for (int i = 0; i < PRESENCE_LISTED; i++) /* the wait for a container that left and returns starts anew */
 		if (places[i].seen != now)
@@ -155,6 +158,7 @@ static bool waits_for_turn(uint64_t place, uint64_t now)
 	if (!free_from)
 		free_from = now;
 	free_seen = now;
+	presence_await(where);
 	if (now - free_from < before * SLICE_LATE)
 		return true;
 	note_turn_missed(now);

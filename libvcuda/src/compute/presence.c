@@ -1,12 +1,14 @@
 /*
  * See compute/presence.h. The offset of a lock has 24 bits for the card, one bit that separates the queue from the
- * work, and 38 bits for the container's byte or for a time.
+ * work, and 38 bits for the container's byte or for a time. The card is in it because containers that started beside one
+ * of an earlier version have one file for all cards with it.
  */
 #include "compute/presence.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -15,6 +17,7 @@
 
 #include "base/bounds.h"
 #include "base/log.h"
+#include "compute/estimates.h"
 #include "driver/clock.h"
 #include "shared/limits.h"
 #include "shared/usage.h"
@@ -25,6 +28,10 @@
 #define OWN_MASK (((uint64_t)1 << OWN_BITS) - 1)
 
 #define LOOK_EACH NS_PER_S
+
+#define SLOW_CALL (10 * NS_PER_US) /* a call takes 1 to 2 us, beside 2,500 locks of others 10 us */
+#define SLOW_FOR (60 * NS_PER_S)
+enum { TIMED_EACH = 16, TIMED = 64 };
 
 /* A lease's byte: on a second range of each card, the container's low bits and the time until which work is under way. */
 #define LEASE_TIME_BITS 25
@@ -45,20 +52,25 @@ struct ignored {
 #define F_OFD_SETLK 37
 #endif
 
-static int file = -1;
-static struct stat identity;
-static uint32_t *word;
-static uint64_t own;   /* the container's byte on each card: the inode of its limits file, unique on the host */
-static uint64_t cards[VGPU_LIMITS_MAX_CARDS]; /* the first offset of each */
+static struct card {
+	char path[sizeof(VGPU_PRESENCE_DIR) + 33];
+	int file; /* -1: none */
+	struct stat identity;
+	uint32_t *word;
+	uint64_t at, leases; /* the first offsets of its locks, and of its leases */
+	uint64_t next_look;  /* when to look for the file; UINT64_MAX: not again */
+	uint32_t is_usable;
+	uint32_t is_slow; /* it is not used for a while */
+	unsigned int calls, timed, slow; /* lock calls; how many of late were timed, and took long */
+} cards[VGPU_LIMITS_MAX_CARDS];
+
 static unsigned int card_count;
-static uint64_t leases[VGPU_LIMITS_MAX_CARDS]; /* the first offset of each card's leases */
+static unsigned int awaited; /* the card on which this process waits for another one */
+static uint64_t own;   /* the container's byte on each card: the inode of its limits file, unique on the host */
 static uint64_t leased = UINT64_MAX; /* this process's lease, in the leases of each card; UINT64_MAX: none */
 static struct ignored works, places; /* locks of containers at work, and in the queue */
 static bool has_seen_range;
 static uint32_t is_refused; /* the kernel or a sandbox has no such locks for this process */
-static uint32_t may_appear =
-	1; /* the file was not looked for, or another container's lease kept it from being opened */
-static uint64_t next_look;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static uint64_t hash_of(const uint8_t uuid[16], uint64_t hash)
@@ -74,12 +86,16 @@ static uint64_t offset_of(uint64_t hash)
 }
 
 /* The leases of a card are where another card's locks could be. */
-static void find_card(unsigned int card, const uint8_t uuid[16])
+static void name_card(struct card *card, const uint8_t uuid[16])
 {
 	uint64_t hash = hash_of(uuid, 0xcbf29ce484222325u);
+	char *end = stpcpy(card->path, VGPU_PRESENCE_DIR "/");
 
-	cards[card] = offset_of(hash);
-	leases[card] = offset_of(hash_of(uuid, hash));
+	for (int i = 0; i < 16; i++, end += 2)
+		snprintf(end, 3, "%02x", uuid[i]);
+	card->file = -1;
+	card->at = offset_of(hash);
+	card->leases = offset_of(hash_of(uuid, hash));
 }
 
 /* fstat() became a symbol of glibc only in version 2.33. */
@@ -89,63 +105,85 @@ static bool stat_of(int fd, struct stat *status)
 }
 
 /* With O_NONBLOCK: a process of another container may hold a lease, for which open(2) would wait 45 s. */
-static int open_now(void)
+static int open_now(const struct card *card)
 {
-	int fd = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-
-	if (fd < 0 && errno == EWOULDBLOCK)
-		__atomic_store_n(&may_appear, 1, __ATOMIC_RELAXED);
-	return fd;
+	return open(card->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
 
 /* Uses a high descriptor number: some programs rely on low ones. */
-static void open_file(void)
+static void open_file(struct card *card)
 {
-	int low = open_now();
+	int low = open_now(card);
 
 	if (low < 0)
 		return;
-	file = fcntl(low, F_DUPFD_CLOEXEC, HIGH_NUMBER);
-	if (file < 0)
-		file = low;
+	card->file = fcntl(low, F_DUPFD_CLOEXEC, HIGH_NUMBER);
+	if (card->file < 0)
+		card->file = low;
 	else
 		close(low);
 }
 
 /* Maps an open file of its own: a mapping keeps the locks of its open file after close(2), and in a child. */
-static void map_word(void)
+static bool map_word(struct card *card)
 {
-	int other = open_now();
+	int other = card->word ? -1 : open_now(card);
 
-	if (other < 0)
-		return;
-	void *address = mmap(NULL, sizeof(*word), PROT_READ, MAP_SHARED, other, 0);
-	if (address != MAP_FAILED)
-		__atomic_store_n(&word, address,
-				 __ATOMIC_RELEASE); /* the rest is set: threads use it without the lock */
-	close(other);
+	if (other >= 0) {
+		void *address = mmap(NULL, sizeof(*card->word), PROT_READ, MAP_SHARED, other, 0);
+		if (address != MAP_FAILED)
+			card->word = address;
+		close(other);
+	}
+	return card->word;
 }
 
-static bool is_ours(void)
+/* A daemon closes descriptors that it did not open; the number may be another file's now. */
+static bool is_ours(const struct card *card)
 {
 	struct stat now;
 
-	return file >= 0 && stat_of(file, &now) && now.st_dev == identity.st_dev && now.st_ino == identity.st_ino;
+	return card->file >= 0 && stat_of(card->file, &now) && now.st_dev == card->identity.st_dev &&
+	       now.st_ino == card->identity.st_ino;
+}
+
+static bool is_usable(const struct card *card)
+{
+	return __atomic_load_n(&card->is_usable, __ATOMIC_ACQUIRE);
+}
+
+static void close_file(struct card *card)
+{
+	if (is_ours(card))
+		close(card->file);
+	card->file = -1;
+}
+
+/* This process holds no lock from now on. */
+static void open_again(void)
+{
+	for (struct card *card = cards; card < cards + card_count; card++) {
+		if (!is_usable(card))
+			continue;
+		close_file(card);
+		open_file(card);
+	}
+	leased = UINT64_MAX;
 }
 
 bool presence_is_kept(void)
 {
-	if (is_ours())
-		return true;
-	leased = UINT64_MAX;
-	file = -1; /* a daemon closes descriptors that it did not open; the number may be another file's now */
-	open_file();
-	return false;
+	for (const struct card *card = cards; card < cards + card_count; card++)
+		if (is_usable(card) && !is_ours(card)) {
+			open_again();
+			return false;
+		}
+	return true;
 }
 
-static uint64_t queue_of(unsigned int card)
+static uint64_t queue_of(const struct card *card)
 {
-	return cards[card] + OWN_MASK + 1;
+	return card->at + OWN_MASK + 1;
 }
 
 /* Notes that the locks do not work. Else "refused" would look like "nobody is there", and all work would mix. */
@@ -158,14 +196,74 @@ static void note_error(int error)
 	log_once(LOG_WARNING,
 		 "fcntl F_OFD_SETLK on %s: %s (a seccomp profile or a sandbox); this container does not take "
 		 "turns with others, its own account holds it to its core share",
-		 VGPU_PRESENCE_PATH, strerror(error));
+		 VGPU_PRESENCE_DIR, strerror(error));
 }
 
-static bool ofd_lock(int command, short type, uint64_t from, uint64_t *length, uint64_t *where)
+/* ---- a flood of locks: the kernel goes over all locks of the file at each call ---- */
+
+/* Leaves the file, and with it all locks on it. */
+static void note_slow(struct card *card)
+{
+	uint64_t now = clock_now();
+
+	__atomic_store_n(&card->next_look, now + SLOW_FOR, __ATOMIC_RELAXED);
+	__atomic_store_n(&estimates_doubted_until, now, __ATOMIC_RELAXED); /* the locks may have failed for a while */
+	__atomic_store_n(&card->is_slow, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&card->is_usable, 0, __ATOMIC_RELEASE);
+	close_file(card);
+	usage_locks_slow(true);
+	log_once(LOG_WARNING,
+		 "fcntl on %s takes more than 10 us: a container of this card holds very many locks; for a minute at a "
+		 "time this container does not take turns there, its own account holds it to its core share",
+		 card->path);
+}
+
+static bool any_is_slow(void)
+{
+	unsigned int i = 0;
+
+	while (i < card_count && !__atomic_load_n(&cards[i].is_slow, __ATOMIC_RELAXED))
+		i++;
+	return i < card_count;
+}
+
+/* By the median, which a thread that was interrupted does not change. */
+static void note_time(struct card *card, uint64_t taken)
+{
+	card->slow += taken > SLOW_CALL;
+	if (++card->timed < TIMED)
+		return;
+	bool is_slow = card->slow > TIMED / 2;
+	card->slow = card->timed = 0;
+	if (is_slow) {
+		note_slow(card);
+		return;
+	}
+	__atomic_store_n(&card->is_slow, 0, __ATOMIC_RELAXED);
+	if (!any_is_slow())
+		usage_locks_slow(false);
+}
+
+/* Times one of sixteen calls, and every one while most take long. */
+static int call(struct card *card, int command, struct flock *lock)
+{
+	if (++card->calls % TIMED_EACH && 2 * card->slow <= card->timed)
+		return fcntl(card->file, command, lock);
+	uint64_t began = clock_thread_time();
+	int result = fcntl(card->file, command, lock);
+	int error = errno;
+	note_time(card, clock_thread_time() - began);
+	errno = error;
+	return result;
+}
+
+static bool ofd_lock(struct card *card, int command, short type, uint64_t from, uint64_t *length, uint64_t *where)
 {
 	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)*length};
 
-	if (fcntl(file, command, &lock) != 0) {
+	if (card->file < 0)
+		return false;
+	if (call(card, command, &lock) != 0) {
 		note_error(errno);
 		return false;
 	}
@@ -176,25 +274,33 @@ static bool ofd_lock(int command, short type, uint64_t from, uint64_t *length, u
 	return true;
 }
 
-static void set(short type, uint64_t byte)
+static void set(struct card *card, short type, uint64_t byte)
 {
 	uint64_t where, length = 1;
 
-	(void)ofd_lock(F_OFD_SETLK, type, byte, &length, &where);
+	(void)ofd_lock(card, F_OFD_SETLK, type, byte, &length, &where);
 }
 
+static void drop(struct card *card, uint64_t byte)
+{
+	if (is_ours(card))
+		set(card, F_UNLCK, byte);
+}
+
+/* ---- finding the files ---- */
+
 /* Takes and drops a lock that nobody reads, and looks for it, through this process's own open file. */
-static bool has_locks(void)
+static bool has_locks(struct card *card)
 {
 	uint64_t where, length = 1;
 
-	set(F_RDLCK, leases[0] + LEASE_TIME_MASK);
-	(void)ofd_lock(F_OFD_GETLK, F_WRLCK, leases[0] + LEASE_TIME_MASK, &length, &where);
-	set(F_UNLCK, leases[0] + LEASE_TIME_MASK);
+	set(card, F_RDLCK, card->leases + LEASE_TIME_MASK);
+	(void)ofd_lock(card, F_OFD_GETLK, F_WRLCK, card->leases + LEASE_TIME_MASK, &length, &where);
+	set(card, F_UNLCK, card->leases + LEASE_TIME_MASK);
 	return !__atomic_load_n(&is_refused, __ATOMIC_RELAXED);
 }
 
-static void find_files(void)
+static void find_cards(void)
 {
 	uint8_t uuids[VGPU_LIMITS_MAX_CARDS][16];
 	struct stat limits;
@@ -205,44 +311,81 @@ static void find_files(void)
 		close(fd);
 	if (!is_known)
 		return;
-	if (file < 0)
-		open_file();
-	if (file < 0)
-		return;
 	own = limits.st_ino & OWN_MASK;
-	card_count = limits_list(uuids, VGPU_LIMITS_MAX_CARDS);
-	for (unsigned int i = 0; i < card_count; i++)
-		find_card(i, uuids[i]);
-	if (stat_of(file, &identity) && identity.st_size >= (off_t)sizeof(*word) && has_locks())
-		map_word();
+	unsigned int count = limits_list(uuids, VGPU_LIMITS_MAX_CARDS);
+	for (unsigned int i = 0; i < count; i++)
+		name_card(&cards[i], uuids[i]);
+	__atomic_store_n(&card_count, count, __ATOMIC_RELEASE);
 }
 
-static void look(void)
+static void look(struct card *card)
 {
 	uint64_t now = clock_now();
 
-	if (__atomic_load_n(&word, __ATOMIC_RELAXED) || now < next_look)
+	if (is_usable(card) || now < card->next_look)
 		return;
-	next_look = now + LOOK_EACH;
-	__atomic_store_n(&may_appear, 0, __ATOMIC_RELAXED);
-	find_files();
-	if (__atomic_load_n(&may_appear, __ATOMIC_RELAXED))
+	card->next_look = UINT64_MAX;
+	open_file(card);
+	if (card->file < 0 && errno == EWOULDBLOCK) {
+		card->next_look = now + LOOK_EACH;
 		log_once(LOG_WARNING,
 			 "%s: another container has a lease on it; until that ends, containers of this card "
 			 "do not take turns with this one",
-			 VGPU_PRESENCE_PATH);
+			 card->path);
+	}
+	if (card->file >= 0 && stat_of(card->file, &card->identity) &&
+	    card->identity.st_size >= (off_t)sizeof(*card->word) && has_locks(card) && map_word(card))
+		__atomic_store_n(&card->is_usable, 1, __ATOMIC_RELEASE); /* the rest is set: threads use it unlocked */
 }
 
-bool presence_is_available(void)
+unsigned int presence_card(const uint8_t uuid[16])
 {
-	if (__atomic_load_n(&word, __ATOMIC_ACQUIRE))
+	struct card wanted;
+	unsigned int i = 0;
+
+	pthread_mutex_lock(&lock);
+	if (!card_count)
+		find_cards();
+	pthread_mutex_unlock(&lock);
+	name_card(&wanted, uuid);
+	while (i < card_count && strcmp(cards[i].path, wanted.path) != 0)
+		i++;
+	(void)presence_is_available(i);
+	return i;
+}
+
+bool presence_is_available(unsigned int number)
+{
+	struct card *card = &cards[number];
+
+	if (number >= card_count)
+		return false;
+	if (is_usable(card))
 		return !__atomic_load_n(&is_refused, __ATOMIC_RELAXED);
-	if (!__atomic_load_n(&may_appear, __ATOMIC_RELAXED))
+	uint64_t next = __atomic_load_n(&card->next_look, __ATOMIC_RELAXED);
+	if (next == UINT64_MAX || (next && clock_now() < next))
 		return false;
 	pthread_mutex_lock(&lock);
-	look();
+	look(card);
 	pthread_mutex_unlock(&lock);
-	return __atomic_load_n(&word, __ATOMIC_RELAXED);
+	return is_usable(card);
+}
+
+bool presence_is_slow(unsigned int card)
+{
+	return card < card_count && __atomic_load_n(&cards[card].is_slow, __ATOMIC_RELAXED) && !is_usable(&cards[card]);
+}
+
+/* ---- at work, and in the queue ---- */
+
+/* The card with the lock at `where`, which is none of a lease. */
+static struct card *card_of(uint64_t where)
+{
+	unsigned int i = 0;
+
+	while (i + 1 < card_count && (where < cards[i].at || where > queue_of(&cards[i]) + OWN_MASK))
+		i++;
+	return &cards[i];
 }
 
 /* Whether another process holds a lock in the range. libvcuda locks single bytes: a longer lock is a forged one. */
@@ -250,7 +393,7 @@ static bool is_range_locked(uint64_t from, uint64_t to, uint64_t *where)
 {
 	uint64_t length = to - from;
 
-	if (from >= to || !ofd_lock(F_OFD_GETLK, F_WRLCK, from, &length, where))
+	if (from >= to || !ofd_lock(card_of(from), F_OFD_GETLK, F_WRLCK, from, &length, where))
 		return false;
 	has_seen_range |= length != 1;
 	return true;
@@ -279,20 +422,20 @@ static bool is_locked(uint64_t from, uint64_t to, uint64_t *where)
 
 void presence_hold(void)
 {
-	for (unsigned int i = 0; i < card_count; i++)
-		set(F_RDLCK, cards[i] + own);
+	for (struct card *card = cards; card < cards + card_count; card++)
+		set(card, F_RDLCK, card->at + own);
 }
 
 void presence_drop(void)
 {
-	for (unsigned int i = 0; i < card_count && is_ours(); i++)
-		set(F_UNLCK, cards[i] + own);
+	for (struct card *card = cards; card < cards + card_count; card++)
+		drop(card, card->at + own);
 }
 
 bool presence_of_others(uint64_t *where)
 {
-	for (unsigned int i = 0; i < card_count; i++)
-		if (is_locked(cards[i], cards[i] + own, where) || is_locked(cards[i] + own + 1, queue_of(i), where))
+	for (struct card *card = cards; card < cards + card_count; card++)
+		if (is_locked(card->at, card->at + own, where) || is_locked(card->at + own + 1, queue_of(card), where))
 			return true;
 	return false;
 }
@@ -312,9 +455,9 @@ unsigned int presence_list_others(uint64_t where[PRESENCE_LISTED])
 {
 	unsigned int count = 0;
 
-	for (unsigned int i = 0; i < card_count; i++) {
-		count = list_locked(cards[i], cards[i] + own, where, count);
-		count = list_locked(cards[i] + own + 1, queue_of(i), where, count);
+	for (struct card *card = cards; card < cards + card_count; card++) {
+		count = list_locked(card->at, card->at + own, where, count);
+		count = list_locked(card->at + own + 1, queue_of(card), where, count);
 	}
 	return count;
 }
@@ -326,22 +469,22 @@ static uint64_t byte_of(uint64_t time)
 
 void presence_queue(uint64_t time)
 {
-	for (unsigned int i = 0; i < card_count; i++)
-		set(F_RDLCK, queue_of(i) + byte_of(time));
+	for (struct card *card = cards; card < cards + card_count; card++)
+		set(card, F_RDLCK, queue_of(card) + byte_of(time));
 }
 
 void presence_unqueue(uint64_t time)
 {
-	for (unsigned int i = 0; i < card_count && is_ours(); i++)
-		set(F_UNLCK, queue_of(i) + byte_of(time));
+	for (struct card *card = cards; card < cards + card_count; card++)
+		drop(card, queue_of(card) + byte_of(time));
 }
 
 bool presence_waiting_before(uint64_t time, uint64_t *where)
 {
 	uint64_t length = time == UINT64_MAX ? OWN_MASK + 1 : byte_of(time);
 
-	for (unsigned int i = 0; i < card_count; i++)
-		if (is_locked(queue_of(i), queue_of(i) + length, where))
+	for (struct card *card = cards; card < cards + card_count; card++)
+		if (is_locked(queue_of(card), queue_of(card) + length, where))
 			return true;
 	return false;
 }
@@ -389,10 +532,10 @@ static uint64_t first_lease(uint64_t container)
 	return (container & LEASE_CONTAINER_MASK) << LEASE_TIME_BITS;
 }
 
-static void set_leases(short type, uint64_t lease)
+static void drop_lease(uint64_t lease)
 {
-	for (unsigned int i = 0; lease != UINT64_MAX && i < card_count; i++)
-		set(type, leases[i] + lease);
+	for (struct card *card = cards; lease != UINT64_MAX && card < cards + card_count; card++)
+		drop(card, card->leases + lease);
 }
 
 void presence_lease(uint64_t until, enum presence_lets lets)
@@ -403,49 +546,45 @@ void presence_lease(uint64_t until, enum presence_lets lets)
 	if (lease == before)
 		return;
 	leased = lease;
-	set_leases(F_RDLCK, lease);
-	set_leases(F_UNLCK, before);
+	for (struct card *card = cards; card < cards + card_count; card++)
+		set(card, F_RDLCK, card->leases + lease);
+	drop_lease(before);
 }
 
 void presence_end_lease(void)
 {
-	uint64_t before = leased;
-
+	drop_lease(leased);
 	leased = UINT64_MAX;
-	if (is_ours())
-		set_leases(F_UNLCK, before);
 }
 
 /* Whether a lease in [from, to) of the container's leases is held. The times wrap around. */
-static bool find_lease(uint64_t all, uint64_t from, uint64_t to, uint64_t *where)
+static bool find_lease(struct card *card, uint64_t all, uint64_t from, uint64_t to, uint64_t *where)
 {
 	from &= LEASE_TIME_MASK;
 	to &= LEASE_TIME_MASK;
 	uint64_t length = (from < to ? to : LEASE_TIME_MASK + 1) - from;
-	if (ofd_lock(F_OFD_GETLK, F_WRLCK, all + from, &length, where))
+	if (ofd_lock(card, F_OFD_GETLK, F_WRLCK, all + from, &length, where))
 		return true;
 	length = to;
-	return from > to && to && ofd_lock(F_OFD_GETLK, F_WRLCK, all, &length, where);
+	return from > to && to && ofd_lock(card, F_OFD_GETLK, F_WRLCK, all, &length, where);
 }
 
 enum presence_lease presence_lease_of(uint64_t where, uint64_t now)
 {
-	uint64_t all = 0, from = (now - LEASE_GRACE) / PRESENCE_PLACE,
+	struct card *card = card_of(where);
+	uint64_t all = card->leases + first_lease(where - card->at), from = (now - LEASE_GRACE) / PRESENCE_PLACE,
 		 to = (now + PRESENCE_LEASE_MOST) / PRESENCE_PLACE, found;
 	uint64_t length = LEASE_TIME_MASK + 1;
 
-	for (unsigned int i = 0; i < card_count; i++)
-		if (where >= cards[i] && where < queue_of(i))
-			all = leases[i] + first_lease(where - cards[i]);
-	if (!all || !ofd_lock(F_OFD_GETLK, F_WRLCK, all, &length, &found))
+	if (!ofd_lock(card, F_OFD_GETLK, F_WRLCK, all, &length, &found))
 		return PRESENCE_NO_LEASE;
-	if (!find_lease(all, from, to, &found))
+	if (!find_lease(card, all, from, to, &found))
 		return PRESENCE_LAPSED;
 	enum presence_lets lets = found & LEASE_LETS;
 	if (lets == PRESENCE_LETS_NOBODY)
 		return PRESENCE_LEASED;
 	to = (now + PRESENCE_LONG) / PRESENCE_PLACE;
-	bool is_long = !find_lease(all, from, to, &found);
+	bool is_long = !find_lease(card, all, from, to, &found);
 	if (lets == PRESENCE_LETS_ALL)
 		return is_long ? PRESENCE_OPEN_LONG : PRESENCE_OPEN;
 	return is_long ? PRESENCE_LEASED_LONG : PRESENCE_LEASED;
@@ -455,14 +594,14 @@ bool presence_is_before_others(void)
 {
 	uint64_t where;
 
-	for (unsigned int i = 0; i < card_count; i++)
-		if (is_locked(cards[i], cards[i] + own, &where))
+	for (struct card *card = cards; card < cards + card_count; card++)
+		if (is_locked(card->at, card->at + own, &where))
 			return false;
 	return true;
 }
 
 /* The kernel returns some lock in the range. Each further question halves the locks before it, about. */
-static bool find_earliest(unsigned int card, uint64_t to, uint64_t *where)
+static bool find_earliest(const struct card *card, uint64_t to, uint64_t *where)
 {
 	if (!is_locked(queue_of(card), to, where))
 		return false;
@@ -475,9 +614,9 @@ unsigned int presence_earliest_before(uint64_t time, uint64_t *where)
 {
 	uint64_t later;
 
-	for (unsigned int i = 0; i < card_count; i++)
-		if (find_earliest(i, queue_of(i) + byte_of(time), where))
-			return is_locked(*where + 1, queue_of(i) + byte_of(time), &later) ? 2 : 1;
+	for (struct card *card = cards; card < cards + card_count; card++)
+		if (find_earliest(card, queue_of(card) + byte_of(time), where))
+			return is_locked(*where + 1, queue_of(card) + byte_of(time), &later) ? 2 : 1;
 	return 0;
 }
 
@@ -495,33 +634,35 @@ static void note_refused_waits(void)
 		 "a millisecond whether it is next");
 }
 
+void presence_await(uint64_t where)
+{
+	__atomic_store_n(&awaited, (unsigned int)(card_of(where) - cards), __ATOMIC_RELAXED);
+}
+
 void presence_wait(uint64_t time, uint64_t until)
 {
-	clock_wait_bits(word, *word, bit_of(byte_of(time)), until);
+	uint32_t *word = cards[__atomic_load_n(&awaited, __ATOMIC_RELAXED)].word;
+
+	if (word)
+		clock_wait_bits(word, *word, bit_of(byte_of(time)), until);
+	else
+		clock_sleep_until(until);
 	if (clock_waits_are_refused())
 		note_refused_waits();
 }
 
 void presence_wake_next(void)
 {
-	uint32_t bits = 0;
 	uint64_t where;
 
-	for (unsigned int i = 0; i < card_count; i++)
-		if (find_earliest(i, queue_of(i) + OWN_MASK + 1, &where))
-			bits |= bit_of(where - queue_of(i));
-	if (bits)
-		clock_wake_bits(word, bits);
+	for (struct card *card = cards; card < cards + card_count; card++)
+		if (find_earliest(card, queue_of(card) + OWN_MASK + 1, &where))
+			clock_wake_bits(card->word, bit_of(where - queue_of(card)));
 }
 
 void presence_reset(void)
 {
-	/* The child shares the parent's open file: a lock through it would be the parent's. */
-	if (file >= 0 && presence_is_kept()) {
-		close(file);
-		open_file();
-	}
+	open_again(); /* the child shares the parent's open files: a lock through them would be the parent's */
 	works.count = places.count = 0;
-	leased = UINT64_MAX;
 	pthread_mutex_init(&lock, NULL); /* another thread of the parent may have held it */
 }

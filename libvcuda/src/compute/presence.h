@@ -1,8 +1,9 @@
 /*
- * Which containers are at work on this container's cards, and which ones wait for them. All containers of the node have
- * one file that none can write (VGPU_PRESENCE_PATH), and take read locks on its bytes. A container that is at work on a
+ * Which containers are at work on this container's cards, and which ones wait for them. The containers of a card have one
+ * file that none can write (in VGPU_PRESENCE_DIR), and take read locks on its bytes. A container that is at work on a
  * card locks a byte of its own. A container that waits locks a byte whose offset is the time since which it waits. The
  * kernel keeps the locks: dead processes hold none, no container can remove another's, and each can forge only its own.
+ * It goes over all locks of a file at each call. So this one leaves a file for a minute whose calls take too long.
  *
  * The container is present on all of its cards together, so that kernels that wait for each other across them run
  * together.
@@ -18,13 +19,19 @@
 
 #include "driver/clock.h"
 
+/* Looks for the card's file. Returns the card's number for the next two functions. */
+unsigned int presence_card(const uint8_t uuid[16]);
+
 /*
- * Whether the file exists and could be opened. The first call looks for it. While another container has a lease on the
+ * Whether the card's file exists, could be opened, and is not left for a while. While another container has a lease on the
  * file, later calls look again, at most once a second. No call waits for that lease.
  */
-bool presence_is_available(void);
+bool presence_is_available(unsigned int card);
 
-/* False: the program had closed the file. It is open again now, and this process has lost its locks. */
+/* Whether the file is left for a while, because its calls take too long. */
+bool presence_is_slow(unsigned int card);
+
+/* False: the program had closed a file. They are open again now, and this process has lost its locks. */
 bool presence_is_kept(void);
 
 /* Takes, and drops, the locks that mark the container as at work on its cards. */
@@ -98,6 +105,9 @@ enum presence_lease presence_lease_of(uint64_t where, uint64_t now);
 
 /* Whether this container's number is lower than those of the other containers at work. */
 bool presence_is_before_others(void);
+
+/* Of several cards, the next wait is for the one with the lock at `where`. */
+void presence_await(uint64_t where);
 
 /* Waits until a container that leaves wakes this process, whose place in the queue is `time`, or until `until`. */
 void presence_wait(uint64_t time, uint64_t until);

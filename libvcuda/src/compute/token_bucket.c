@@ -36,7 +36,7 @@ static struct token_bucket *make_bucket(CUdevice device, const struct device_lim
 	memcpy(bucket->uuid, card->uuid, sizeof(bucket->uuid));
 	bucket->limits_seen = UINT64_MAX;
 	bucket->mean_pause = SLICE_LONGEST_PAUSE(SLICE_CHANGE); /* until it is known */
-	(void)presence_is_available(); /* looks for the file before the first launch waits */
+	bucket->presence = presence_card(card->uuid); /* looks for the file before the first launch waits */
 	if (!usage_time(card->uuid, &bucket->shared))
 		limit_alone(bucket);
 	if (bucket->shared.time)

@@ -25,6 +25,7 @@
 struct token_bucket {
 	CUdevice device;
 	uint8_t uuid[16];
+	unsigned int presence; /* the card's number, see compute/presence.h */
 	uint32_t is_local;     /* no usage region: this process alone is accounted */
 	struct usage_time shared;
 	/* compute/schedule.c: the limits, and the host's schedule */

@@ -43,15 +43,24 @@ static struct timespec timespec_of(uint64_t time)
 	return (struct timespec){.tv_sec = (time_t)(time / NS_PER_S), .tv_nsec = (long)(time % NS_PER_S)};
 }
 
+static uint64_t real_time(clockid_t clock)
+{
+	struct timespec time = {0};
+
+	clock_gettime(clock, &time);
+	return (uint64_t)time.tv_sec * NS_PER_S + (uint64_t)time.tv_nsec;
+}
+
 uint64_t clock_now(void)
 {
 	const struct vgpu_sim_clock *clock = virtual_clock();
-	struct timespec time;
 
-	if (clock)
-		return clock->now();
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (uint64_t)time.tv_sec * NS_PER_S + (uint64_t)time.tv_nsec;
+	return clock ? clock->now() : real_time(CLOCK_MONOTONIC);
+}
+
+uint64_t clock_thread_time(void)
+{
+	return virtual_clock() ? 0 : real_time(CLOCK_THREAD_CPUTIME_ID);
 }
 
 void clock_sleep_until(uint64_t time)

@@ -17,6 +17,10 @@
 #define NS_PER_S ((uint64_t)1000000000)
 
 uint64_t clock_now(void);
+
+/* The calling thread's CPU time. On the simulator's clock always 0. */
+uint64_t clock_thread_time(void);
+
 void clock_sleep_until(uint64_t time);
 
 /* Waits until *word is not `seen`, a thread wakes the word, or it is `until`. Processes may share the word. */

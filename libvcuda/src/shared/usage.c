@@ -483,20 +483,31 @@ void usage_pool_chunk_tried(bool again)
 		__atomic_fetch_and(&usage->marks, ~VGPU_USAGE_CHUNK_TRIED, __ATOMIC_RELAXED);
 }
 
-void usage_locks_refused(void)
+static void mark(uint64_t mark, bool is_set)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
 
-	if (usage)
-		__atomic_fetch_or(&usage->marks, VGPU_USAGE_LOCKS_REFUSED, __ATOMIC_RELAXED);
+	if (!usage || !(__atomic_load_n(&usage->marks, __ATOMIC_RELAXED) & mark) == !is_set)
+		return;
+	if (is_set)
+		__atomic_fetch_or(&usage->marks, mark, __ATOMIC_RELAXED);
+	else
+		__atomic_fetch_and(&usage->marks, ~mark, __ATOMIC_RELAXED);
+}
+
+void usage_locks_refused(void)
+{
+	mark(VGPU_USAGE_LOCKS_REFUSED, true);
 }
 
 void usage_waits_refused(void)
 {
-	struct vgpu_usage *usage = atomic_load(&usage_region);
+	mark(VGPU_USAGE_WAITS_REFUSED, true);
+}
 
-	if (usage)
-		__atomic_fetch_or(&usage->marks, VGPU_USAGE_WAITS_REFUSED, __ATOMIC_RELAXED);
+void usage_locks_slow(bool are_slow)
+{
+	mark(VGPU_USAGE_LOCKS_SLOW, are_slow);
 }
 
 void usage_change_measured(const struct vgpu_usage_time *time, uint64_t ns)

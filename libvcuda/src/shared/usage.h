@@ -139,6 +139,9 @@ void usage_pool_chunk_tried(bool again);
 /* A sandbox refuses the locks by which containers take turns. */
 void usage_locks_refused(void);
 
+/* Those locks take so long that the container takes no turns on a card for a while. */
+void usage_locks_slow(bool are_slow);
+
 /* A sandbox refuses the waits by which containers are woken. */
 void usage_waits_refused(void);
 

@@ -1,9 +1,10 @@
 /*
- * A malicious container: it takes locks on the presence file that do not correspond to any work, in order to delay its
+ * A malicious container: it takes locks on its first presence file that do not correspond to any work, in order to delay its
  * neighbours. It locks `lie_count` ranges of `lie_length` bytes each, `lie_stride` apart, the first at `lie_from`, plus
  * the container's own byte if `lie_own` is set. Every `lie_each` ns all ranges move on by one stride.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,6 +25,19 @@ uint64_t load_own_byte(void)
 	return limits.st_ino & OWN_MASK;
 }
 
+int load_open_presence(void)
+{
+	DIR *directory = opendir(VGPU_PRESENCE_DIR);
+	struct dirent *entry = directory ? readdir(directory) : NULL;
+
+	while (entry && entry->d_name[0] == '.')
+		entry = readdir(directory);
+	int file = entry ? openat(dirfd(directory), entry->d_name, O_RDONLY | O_CLOEXEC) : -1;
+	LOAD_CHECK(file < 0);
+	closedir(directory);
+	return file;
+}
+
 static void set(int file, short type, uint64_t from, uint64_t length)
 {
 	struct flock lock = {.l_type = type, .l_start = (off_t)from, .l_len = (off_t)length};
@@ -33,11 +47,10 @@ static void set(int file, short type, uint64_t from, uint64_t length)
 
 static void *lie(void *unused)
 {
-	int file = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
+	int file = load_open_presence();
 	uint64_t from = load_lie.from + (load_lie.own ? load_own_byte() : 0);
 
 	(void)unused;
-	LOAD_CHECK(file < 0);
 	for (;; from += load_lie.stride) {
 		for (uint64_t i = 0; i < load_lie.count; i++)
 			set(file, F_RDLCK, from + i * load_lie.stride, load_lie.length);

@@ -84,6 +84,7 @@ extern struct load_lie {
 	uint64_t from, length, count, stride, each, own;
 } load_lie;
 void load_lies(void);
+int load_open_presence(void);
 uint64_t load_own_byte(void); /* of the container, from the first of the card */
 
 #endif

@@ -33,7 +33,7 @@ void *load_probe(void *each)
 }
 
 /*
- * Uses the presence file as libvcuda does (compute/presence.h): every container that looks finds this one at work. The
+ * Uses its first presence file as libvcuda does (compute/presence.h): every container that looks finds this one at work. The
  * card's bytes begin at `load_gate_from`.
  */
 uint64_t load_gate_from;
@@ -41,11 +41,10 @@ uint64_t load_gate_from;
 void *load_gate(void *each)
 {
 	struct flock lock = {.l_type = F_RDLCK, .l_start = (off_t)(load_gate_from + load_own_byte()), .l_len = 1};
-	int file = open(VGPU_PRESENCE_PATH, O_RDONLY);
+	int file = load_open_presence();
 	void *word = mmap(NULL, sizeof(uint32_t), PROT_READ, MAP_SHARED, file, 0);
 
-	if (file < 0 || word == MAP_FAILED)
-		load_fail(VGPU_PRESENCE_PATH, errno);
+	LOAD_CHECK(word == MAP_FAILED);
 	prctl(PR_SET_TIMERSLACK, 1ul);
 	for (uint64_t next = load_times.origin;; next += (uint64_t)(uintptr_t)each) {
 		load_clock->sleep_until(next);

@@ -46,6 +46,7 @@ NUMBERS: dict[str, dict[str, int]] = {
         "VGPU_USAGE_REAPING": usage.REAPING, "VGPU_USAGE_OVERHEAD_UNIT": usage.OVERHEAD_UNIT,
         "VGPU_USAGE_WAITS": len(usage.WAITS) + 1, "VGPU_USAGE_COUNTS": usage.MARK_COUNTS,
         "VGPU_USAGE_LOCKS_REFUSED": usage.MARK_LOCKS_REFUSED,
+        "VGPU_USAGE_LOCKS_SLOW": usage.MARK_LOCKS_SLOW,
         size("vgpu_usage"): usage.SIZE, size("vgpu_usage_card"): usage.CARD.size,
         size("vgpu_usage_slot"): usage.SLOT.size, size("vgpu_usage_charge"): usage.CHARGE.size,
         size("vgpu_usage_time"): usage.TIME.size, size("vgpu_usage_flight"): usage.FLIGHT.size,
@@ -78,7 +79,7 @@ TEXTS = {
         "VGPU_USAGE_DIR": limits.USAGE_DIR, "VGPU_REAL_DIR": limits.REAL_DIR,
     },
     USAGE: {"VGPU_USAGE_PATH": usage.PATH},
-    CARDS: {"VGPU_CARDS_PATH": core_schedule.PATH, "VGPU_PRESENCE_PATH": core_schedule.PRESENCE_PATH},
+    CARDS: {"VGPU_CARDS_PATH": core_schedule.PATH, "VGPU_PRESENCE_DIR": core_schedule.PRESENCE_DIR},
 }  # fmt: skip
 
 

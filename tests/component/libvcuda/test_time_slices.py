@@ -254,6 +254,22 @@ def test_a_sandbox_that_refuses_locks(node: Node, tmp_path: Path) -> None:
     assert [usage.locks_are_refused(region) for region in regions] == [True, False]
 
 
+def test_locks_that_take_long(real_node: Node, tmp_path: Path) -> None:
+    """The container says so, and leaves the file with all its locks for a minute. Another one goes on taking turns."""
+    flooded, other = real_node.share_out(40, 40)
+    shim = tmp_path / "refuse_locks.so"
+    compile_c(shim, SOURCES / "refuse_locks.c", "-shared", "-fPIC", "-ldl")
+    flooded.box.environment.update(LD_PRELOAD=str(shim), LOCKS_TAKE_LONG="1")
+    process = flooded.flood()
+    other.flood()
+    wait_for(lambda: usage.locks_are_slow((flooded.box.path / "usage/usage").read_bytes()))
+    assert not flooded.is_working() and not has_open(process, flooded.presence_file().name)
+    wait_for(lambda: flooded.busy() > 100 * MS and other.busy() > 100 * MS)
+    assert not usage.locks_are_slow((other.box.path / "usage/usage").read_bytes())
+    lines = flooded.log.splitlines()
+    assert len(lines) == 1 and "takes more than 10 us" in lines[0], lines
+
+
 @pytest.mark.parametrize("all_waits", [False, True], ids=["waits for others", "all waits"])
 def test_a_sandbox_that_refuses_to_wait(real_node: Node, tmp_path: Path, all_waits: bool) -> None:
     """The container says so, and sleeps before it looks again. Time is real, as the kernel's waits are."""
@@ -307,7 +323,7 @@ def other_contents(path: Path) -> None:
 def test_a_presence_file_that_is_not_one(node: Node, change: Callable[[Path], None]) -> None:
     """The container then works at the same time as others, and logs that at most once."""
     without, other = node.share_out(40, 40)
-    change(without.box.path / "presence")
+    change(without.presence_file())
     without.flood()
     other.flood()
     node.director.run(SETTLE)
@@ -339,7 +355,7 @@ def has_open(process: subprocess.Popen[bytes], name: str) -> bool:
 def test_a_presence_file_on_which_another_container_has_a_lease(node: Node) -> None:
     """No launch waits for the lease. When it has ended, the program finds the file."""
     one = node.share_out(40, 40)[0]
-    path = one.box.path / "presence"
+    path = one.presence_file()
     path.unlink()
     path.write_bytes(bytes(4096))
     lease = FileLease(path)
@@ -347,10 +363,10 @@ def test_a_presence_file_on_which_another_container_has_a_lease(node: Node) -> N
         process = one.flood()
         node.director.until(lambda: one.busy() > 3 * MS)  # open(2) would wait for 45 s of real time
         assert 12 < node.shares(one)[0] < 101
-        assert not has_open(process, "presence")
+        assert not has_open(process, path.name)
     finally:
         lease.end()
-    node.director.until(lambda: has_open(process, "presence"))
+    node.director.until(lambda: has_open(process, path.name))
 
 
 @pytest.mark.parametrize("name", ["limits", "cards"])

@@ -28,7 +28,8 @@ from vgpu.node.service.log import Conditions, Log
 #: Every function of vgpu.config.paths that names a record which is replaced, with its arguments after the directory.
 RECORDS: dict[Callable[..., str], tuple[str, ...]] = {
     paths.claim: ("c",), paths.limits: ("c",), paths.core_schedules: ("c",), paths.pod: ("uid-1",),
-    paths.inventory: (), paths.foreign: (), paths.health: (), paths.presence: (), paths.round_record: (),
+    paths.inventory: (), paths.foreign: (), paths.health: (), paths.presence: ("0a" * 16,), paths.round_record: (),
+    paths.common_presence: (),
     paths.grant: ("a" * 32,), paths.device_tags: (), paths.context_sizes: (), paths.driver_upgrade: (),
 }  # fmt: skip
 #: Those that name a directory of such records, a lock, a socket or a log, or that name no path.

@@ -6,6 +6,7 @@
  *   flip A B                       exchanges two names as fast as it can
  *   lease read|write FILE ...      takes leases on the files, and takes them again when the host breaks them
  *   lock FILE                      locks the whole range of the file
+ *   locks COUNT FILE ...           locks so many bytes of each file, none of which is a card's
  *   fanotify inode|mount|filesystem PATH  is asked for permission when anybody opens a file there, and never answers
  *   fuse lookup|open|read DIRECTORY       covers the directory with a file system that answers up to this request
  *   remount FILE ...               makes every mount writable and writes into each file; then it ends
@@ -114,6 +115,20 @@ static void lock(char **words)
 
 	if (file < 0 || fcntl(file, F_OFD_SETLK, &all) != 0)
 		fail(words[0]);
+	wait_for_ever();
+}
+
+static void locks(char **words)
+{
+	long count = strtol(*words, NULL, 10);
+
+	while (*++words) {
+		int file = open(*words, O_RDONLY);
+		struct flock one = {.l_type = F_RDLCK, .l_start = INT64_MAX - 2 * count, .l_len = 1};
+		for (long i = 0; i < count; i++, one.l_start += 2) /* neighbouring bytes would become one lock */
+			if (fcntl(file, F_OFD_SETLK, &one) != 0)
+				fail(*words);
+	}
 	wait_for_ever();
 }
 
@@ -269,6 +284,7 @@ static const struct {
 	{"fanotify", 2, fanotify}, {"fuse", 2, fuse},
 	{"remount", 0, remount},   {"stop", 1, stop},
 	{"trace", 1, trace},       {"descriptors", 0, descriptors},
+	{"locks", 2, locks},
 };
 
 int main(int argc, char **argv)

@@ -17,7 +17,15 @@ from vgpu.config import core_schedule, limits, paths
 pytestmark = pytest.mark.root
 
 PRIVATE = "/usr/local/vgpu"
-SHARED = [f"{PRIVATE}/{name}" for name in ("limits", "cards", "presence")]
+
+
+def presence(site: Site) -> str:
+    """The name of the presence file of the node's card."""
+    return core_schedule.presence_name(str(site.node.read_cards()[0]["uuid"]))
+
+
+def shared(site: Site) -> list[str]:
+    return [f"{PRIVATE}/{name}" for name in ("limits", "cards", f"presence/{presence(site)}")]
 
 
 def started(found: dict[str, object], rounds: int) -> None:
@@ -31,7 +39,7 @@ def started(found: dict[str, object], rounds: int) -> None:
 @attack("leases on limits, schedules and presence, taken again in a loop", "tenant, uid 0")
 def test_leases_deny_no_start(site: Site, neighbour: Neighbour, attack: Attack, kind: str) -> None:
     """Neither a start nor `vgpuctl set` nor the end of a container waits for a lease of a tenant."""
-    holder = site.attacker("lease", kind, *SHARED)
+    holder = site.attacker("lease", kind, *shared(site))
     count = attack.rounds(10_000, 30)
     started(site.rounds(site.bundle(), count), count)
     starts = attack.rounds(200, 2)
@@ -49,7 +57,7 @@ def test_leases_deny_no_start(site: Site, neighbour: Neighbour, attack: Attack, 
 @attack("a write lease on the presence file while nobody works", "tenant, uid 0")
 def test_a_lease_on_presence_denies_no_start(idle: Site, attack: Attack) -> None:
     """Without a neighbour nobody has the file open, so that the kernel gives the lease to the tenant."""
-    idle.attacker("lease", "write", f"{PRIVATE}/presence")
+    idle.attacker("lease", "write", f"{PRIVATE}/presence/{presence(idle)}")
     count = attack.rounds(10_000, 20)
     started(idle.rounds(idle.bundle(), count), count)
     attack.held(count, "no start refused or late")
@@ -73,7 +81,7 @@ def test_leases_on_driver_files_stall_no_reader_of_the_host(site: Site, neighbou
 @attack("leases of one container on what others open", "tenant, uid 0, against tenants")
 def test_leases_stall_no_other_container(site: Site, neighbour: Neighbour, attack: Attack, kind: str) -> None:
     """A program in another container starts, sees its limit and launches kernels, as without the leases."""
-    site.attacker("lease", kind, *SHARED)
+    site.attacker("lease", kind, *shared(site))
     count = attack.rounds(200, 2)
     for _ in range(count):
         share = site.bundle(cores="20", memory="1Gi").bind(site.programs["load"], "/usr/bin/cores_load", "ro")
@@ -89,7 +97,7 @@ def test_leases_stall_no_other_container(site: Site, neighbour: Neighbour, attac
 @attack("a lock on the whole range of the presence file", "tenant")
 def test_a_lock_on_the_whole_presence_file(site: Site, neighbour: Neighbour, attack: Attack) -> None:
     """The neighbour may wait for the bound of compute-limit.md once, and then has its share."""
-    site.attacker("lock", f"{PRIVATE}/presence")
+    site.attacker("lock", f"{PRIVATE}/presence/{presence(site)}")
     time.sleep(attack.amount(60, 6))
     share = neighbour.share(attack.amount(30, 3))
     assert share > 0.5 * Neighbour.CORES, f"the neighbour has {share:.0f} of its {Neighbour.CORES} percent"
@@ -100,7 +108,7 @@ def test_a_lock_on_the_whole_presence_file(site: Site, neighbour: Neighbour, att
 def test_shared_files_cannot_be_written(site: Site, neighbour: Neighbour, attack: Attack) -> None:
     plain = ("chmod 666 {0}", "chown 1 {0}", "truncate -s 0 {0}", "rm {0}", "mv {0} /tmp/x", "ln {0} /tmp/x")
     verbs = ["echo x > {0}", "echo x >> {0}", *(f"busybox {verb}" for verb in plain)]
-    names = [*SHARED, f"{PRIVATE}/driver/libcuda.so.1", "/usr/bin/nvidia-smi", "/usr/local/nvidia"]
+    names = [*shared(site), f"{PRIVATE}/driver/libcuda.so.1", "/usr/bin/nvidia-smi", "/usr/local/nvidia"]
     script = "; ".join(f"({verb.format(name)}) 2>/dev/null && echo BROKE {name}" for name in names for verb in verbs)
     bundle = site.bundle()
     done = site.runtime.run(bundle.command("sh", "-c", script + "; true"))
@@ -112,9 +120,10 @@ def test_shared_files_cannot_be_written(site: Site, neighbour: Neighbour, attack
 @attack("remounting every mount read-write and writing the files below", "strong tenant: CAP_SYS_ADMIN")
 def test_a_remount_reaches_no_file_of_the_host(site: Site, neighbour: Neighbour, attack: Attack) -> None:
     """The snapshot has the contents of the driver's files and of libvcuda's. Starts go on with a presence file that has
-    other bytes: it has to be one inode for all, so it is a bind mount.
+    other bytes: it has to be one inode for all of a card, so it is a bind mount.
     """
-    files = [*SHARED, f"{PRIVATE}/driver/libcuda.so.1", f"{PRIVATE}/driver/libnvidia-ml.so.1", "/usr/bin/nvidia-smi"]
+    driver = [f"{PRIVATE}/driver/libcuda.so.1", f"{PRIVATE}/driver/libnvidia-ml.so.1", "/usr/bin/nvidia-smi"]
+    files = [*shared(site), *driver]
     before = {path: path.read_bytes()[:64] for path in attack_bed.driver_files(site.node)}
     run, count = site.node.settings.run_dir, attack.rounds(200, 2)
     for _ in range(count):
@@ -125,5 +134,6 @@ def test_a_remount_reaches_no_file_of_the_host(site: Site, neighbour: Neighbour,
         limits.decode(Path(paths.limits(run, container)).read_bytes())
         site.runtime.delete(container)
         site.starts(1)
-    Path(paths.presence(run)).write_bytes(bytes(core_schedule.PRESENCE_SIZE))  # nobody reads what it contains
+    path = Path(paths.presence(run, presence(site)))
+    path.write_bytes(bytes(core_schedule.PRESENCE_SIZE))  # nobody reads what it contains
     attack.held(count, "no file of the host changes but presence, whose content nobody reads")

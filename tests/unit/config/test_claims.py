@@ -19,7 +19,7 @@ SOUND = Claim(
     "c1", 12, 3456, [CardLimit(UUID, 1 << 30, 30, 50)], False, Holder("uid", "main"), [ID], "/run/b", 17e8,
     "ns/pod/main", True, priority=0, devices={"195:0": "/dev/nvidia0"},
 ).record()  # fmt: skip
-LATER = {"cgroup", "boot_id", "priority", "devices", "lowered", "promised"}
+LATER = {"cgroup", "boot_id", "priority", "devices", "lowered", "promised", "common_presence"}
 WHOLE = Claim("c2", 12, 3456, [CardLimit(UUID, UNLIMITED)], True, None, [], "/run/b", 17e8).record()
 
 
@@ -107,8 +107,8 @@ def test_fields_that_older_claims_lack_are_empty() -> None:
     old = {key: value for key, value in SOUND.items() if key not in LATER}
     read = claims.from_record(old, "f")
     assert (read.cgroup, read.boot_id, read.priority) == ("", "", 1)
-    assert read.lowered is None, "not known, and written as it was"
-    assert "lowered" not in read.record()
+    assert (read.lowered, read.common_presence) == (None, None), "not known, and written as it was"
+    assert not {"lowered", "common_presence"} & set(read.record())
 
 
 @pytest.mark.parametrize("name", sorted(set(SOUND) - LATER))

@@ -65,12 +65,12 @@ class Plan:
 
 class PlannedContainer:
     """The container that a plan is for: its allocation, its capabilities, its device nodes, the inspection of its root,
-    and on the host the files of its limits and core schedules and the presence file. `limiter` has the files of
-    libvcuda that are not the packaged ones, by SONAME.
+    and on the host the files of its limits and core schedules. `limiter` has the files of libvcuda that are not the
+    packaged ones, by SONAME.
     """
 
     __slots__ = (
-        "allocation", "capabilities", "cards_file", "devices", "inspection", "limiter", "limits_file", "presence_file",
+        "allocation", "capabilities", "cards_file", "devices", "inspection", "limiter", "limits_file",
     )  # fmt: skip
 
     def __init__(
@@ -81,7 +81,6 @@ class PlannedContainer:
         inspection: Inspection,
         limits_file: str,
         cards_file: str,
-        presence_file: str,
         limiter: dict[str, str] | None = None,
     ) -> None:
         self.allocation = allocation
@@ -90,7 +89,6 @@ class PlannedContainer:
         self.inspection = inspection
         self.limits_file = limits_file
         self.cards_file = cards_file
-        self.presence_file = presence_file
         self.limiter = limiter or {}
 
 
@@ -182,8 +180,10 @@ def _sources(libraries: list[Library], container: PlannedContainer, settings: Se
 def _limiter(libraries: list[Library], container: PlannedContainer) -> list[Operation]:
     """The private directory: the real libraries and the host's files read-only, the usage region on a tmpfs."""
     real = [library for library in libraries if library.bits == 64 and _stem(library.name) in LIMITED]
-    files = ("limits", "cards", "presence")
-    entries = [Entry("driver"), Entry("usage"), *(Entry(name, b"", mode=0o444) for name in files)]
+    chosen = container.allocation.presence.items()
+    presence = {f"presence/{core_schedule.presence_name(uuid)}": path for uuid, path in chosen}
+    entries = [Entry(name) for name in ("driver", "usage", "presence")]
+    entries += [Entry(name, b"", mode=0o444) for name in ("limits", "cards", *presence)]
     entries += [Entry(f"driver/{library.soname}", b"", mode=0o444) for library in real]
     region = [Entry("usage", usage.BEGINNING, mode=0o666, size=usage.SIZE)]  # every user in the container may write it
     region += [Entry(name, b"", mode=0o666) for name in usage.SHARE_FILES]
@@ -191,7 +191,7 @@ def _limiter(libraries: list[Library], container: PlannedContainer) -> list[Oper
     operations += [OverlayFile(library.path, f"{REAL_DIR}/{library.soname}") for library in real]
     operations.append(OverlayFile(container.limits_file, LIMITS_PATH, mounts.READ_ONLY_DATA))
     operations.append(OverlayFile(container.cards_file, core_schedule.PATH, mounts.READ_ONLY_DATA))
-    operations.append(Bind(container.presence_file, core_schedule.PRESENCE_PATH, mounts.READ_ONLY_DATA))
+    operations += [Bind(path, f"{PRIVATE_DIR}/{name}", mounts.READ_ONLY_DATA) for name, path in presence.items()]
     operations.append(Tmpfs(USAGE_DIR, tuple(region), USAGE_SIZE, mounts.DATA))
     return operations
 

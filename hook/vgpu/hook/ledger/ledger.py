@@ -1,8 +1,8 @@
 """The node's ledger: which container holds what on which card, under one lock.
 
 Belongs here: claiming (grants and standalone requests alike), releasing, and the sum of what is committed. State is
-`<run>/containers/<id>/{claim.json,limits,cards}`, `<run>/presence` and `<state>/grants/*.json`. Runs as root. Not here:
-the lock (lock), the choice of cards (vgpu.hook.placement), the containers' time on a card (core_schedules).
+`<run>/containers/<id>/{claim.json,limits,cards}`, `<run>/presence*` and `<state>/grants/*.json`. Runs as root. Not
+here: the lock (lock), the choice of cards (vgpu.hook.placement), the containers' time on a card (core_schedules).
 
 A claim counts while its container's init lives. A placed grant counts with or without a container, because kubelet
 promised it to the pod, until it is deleted or its pod is known to be gone (commitments). An unreadable record becomes a
@@ -259,7 +259,9 @@ class Ledger:
         start = Start(container, 0, 0, "", holder, "", 0.0)
         with Lock(self.run_dir):
             mine = self._wanted_grants(start, wanted) if isinstance(wanted, WantedGrants) else []
-            return self._placed(start, self._resolved(wanted, mine))
+            allocation = self._placed(start, self._resolved(wanted, mine))
+            self._choose_presence(allocation, self.shares())
+            return allocation
 
     # Reading
 
@@ -482,7 +484,7 @@ class Ledger:
             boot_id=self.boot_id, priority=priority,
         )  # fmt: skip
         if not allocation.exclusive:
-            self._share_time(claim, directory)
+            self._share_time(claim, directory, allocation)
         records.write(f"{directory}/{paths.CLAIM}", claim.record())
         container_directory.publish(self.run_dir, start.container)
         if not allocation.exclusive:
@@ -491,12 +493,21 @@ class Ledger:
     def _write_grant(self, grant: Grant) -> None:
         grants.write(self.state_dir, grant, paths.ledger_temporary(paths.grants(self.state_dir)))
 
-    def _share_time(self, claim: Claim, directory: str) -> None:
-        """Give a container that starts with a share the presence file and its core schedules."""
+    def _choose_presence(self, allocation: Allocation, others: list[Claim]) -> None:
+        if not allocation.exclusive:
+            allocation.presence = presence.choose(self.run_dir, (card.uuid for card in allocation.cards), others)
+
+    def _share_time(self, claim: Claim, directory: str, allocation: Allocation) -> None:
+        """Give a container that starts with a share its cards' presence files and its core schedules."""
         others = self.shares()
-        wrong = presence.ensure(self.run_dir)
-        if wrong and others:
-            self.notes.append(f"{paths.presence(self.run_dir)} {wrong}")
+        self._choose_presence(allocation, others)
+        shared = {card.uuid for other in others for card in other.cards}
+        for uuid, path in allocation.presence.items():
+            wrong = presence.ensure(self.run_dir, path)
+            if wrong and uuid in shared:
+                self._note(f"{path} {wrong}")
+        common = paths.common_presence(self.run_dir)
+        claim.common_presence = [uuid for uuid, path in allocation.presence.items() if path == common]
         core_schedules.create(directory, claim, others, core_schedules.clock_offset(claim.pid, self.proc))
 
     def _withdraw(self, start: Start) -> None:

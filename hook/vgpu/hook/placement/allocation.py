@@ -12,14 +12,18 @@ from vgpu.config.request import Request
 
 
 class Allocation:
-    """`cards`, each with its limits in `limits` (same order). `exclusive`: whole cards, without limits."""
+    """`cards`, each with its limits in `limits` (same order). `exclusive`: whole cards, without limits.
 
-    __slots__ = ("cards", "exclusive", "limits")
+    `presence`: card uuid -> its presence file on the host, of a share. The ledger chooses it.
+    """
+
+    __slots__ = ("cards", "exclusive", "limits", "presence")
 
     def __init__(self, cards: list[Card], limits: list[CardLimit], exclusive: bool) -> None:
         self.cards = cards
         self.limits = limits
         self.exclusive = exclusive
+        self.presence: dict[str, str] = {}
 
 
 def from_request(request: Request, cards: list[Card], virtual_memory: bool = False) -> Allocation:

@@ -40,6 +40,7 @@ from vgpu.node.daemon.foreign_processes import ForeignProcessMonitor
 from vgpu.node.daemon.incidents import Incidents
 from vgpu.node.daemon.inventory_refresh import InventoryRefresher
 from vgpu.node.daemon.lender import Lender
+from vgpu.node.daemon.lock_floods import LockFloods
 from vgpu.node.daemon.memory_watch import MemoryWatch
 from vgpu.node.daemon.reaper import Reaper
 from vgpu.node.daemon.region_readers import RegionReaders
@@ -101,10 +102,13 @@ class Daemon:
         self.memory_watch = MemoryWatch(
             self.settings, self.conditions, self._spawn, self.proc, incidents=self.incidents
         )
+        self.lock_floods = LockFloods(
+            self.settings, self.conditions, self.lender, self.region_readers, self.incidents, self.proc
+        )
         self.card_use = CardUseMonitor(self.settings, self.conditions, self._spawn, self.proc)
         parts = Parts(
             self.lender, self.usage_monitor, self.card_use, self.foreign_processes, self.memory_watch,
-            self.region_readers,
+            self.region_readers, self.lock_floods,
         )  # fmt: skip
         self.round_recorder = RoundRecorder(self.settings, parts, self.proc, incidents=self.incidents)
 
@@ -130,6 +134,7 @@ class Daemon:
         self._part("context sizes", lambda: self.context_sizes.look_at_reports(self.lender.contexts()))
         self._part("arbiter", self.lender.look)
         self._part("region readers", lambda: self.region_readers.look(self._living()))
+        self._part("lock watch", self.lock_floods.look)
         self._watch()
         self.conditions.set("card pages", self.lender.failed)
         self.conditions.set("file locks", self.lender.without_locks())

@@ -29,6 +29,7 @@ from vgpu.node.daemon.foreign_processes import ForeignProcessMonitor
 from vgpu.node.daemon.hook_counts import HookCounts
 from vgpu.node.daemon.incidents import Incidents
 from vgpu.node.daemon.lender import Lender
+from vgpu.node.daemon.lock_floods import LockFloods
 from vgpu.node.daemon.memory_watch import MemoryWatch
 from vgpu.node.daemon.usage_monitor import UsageMonitor
 from vgpu.node.daemon.usage_regions import CallsReaders
@@ -52,6 +53,7 @@ class Parts:
         foreign_processes: ForeignProcessMonitor,
         memory_watch: MemoryWatch,
         readers: CallsReaders,
+        lock_floods: LockFloods,
     ) -> None:
         self.lender = lender
         self.usage_monitor = usage_monitor
@@ -59,6 +61,7 @@ class Parts:
         self.foreign_processes = foreign_processes
         self.memory_watch = memory_watch
         self.readers = readers
+        self.lock_floods = lock_floods
 
 
 class RoundRecorder:
@@ -103,6 +106,9 @@ class RoundRecorder:
             "hook": self.hook_counts.record(),
             "violations": [
                 {"container": container, "uuid": uuid} for container, uuid in sorted(self.parts.memory_watch.violations)
+            ],
+            "lock_floods": [
+                {"container": container, "uuid": uuid} for container, uuid in sorted(self.parts.lock_floods.holders)
             ],
             "violation_counts": {
                 "reported": self.parts.memory_watch.found, "killed": self.parts.memory_watch.stopped,

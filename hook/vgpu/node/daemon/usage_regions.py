@@ -53,8 +53,8 @@ class Report:
     never used. `contexts` are what processes had of each card beside their allocations. `counts` are (throttled,
     refusals, waits of each range) by card uuid; {} where libvcuda is of a version that does not count them.
     `locks_refused`: a sandbox refuses the locks by which containers take turns; `waits_refused`: the waits by which
-    they are woken. `changes` are the ns that a change of contexts takes, by card uuid, for the card on which that was
-    measured last.
+    they are woken; `locks_slow`: those locks take long, so it takes no turns for a while. `changes` are the ns that a
+    change of contexts takes, by card uuid, for the card on which that was measured last.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Report:
         locks_refused: bool = False,
         waits_refused: bool = False,
         changes: dict[str, int] | None = None,
+        locks_slow: bool = False,
     ) -> None:
         self.times = times
         self.contexts = contexts
@@ -72,9 +73,11 @@ class Report:
         self.locks_refused = locks_refused
         self.waits_refused = waits_refused
         self.changes = changes or {}
+        self.locks_slow = locks_slow
 
     def record(self) -> list[object]:
-        return [self.times, self.contexts, self.counts, self.locks_refused, self.waits_refused, self.changes]
+        refused = [self.locks_refused, self.waits_refused]
+        return [self.times, self.contexts, self.counts, *refused, self.changes, self.locks_slow]
 
 
 def report_of(record: object) -> Report | None:
@@ -199,6 +202,7 @@ def _decoded(head: bytes, times: bytes) -> Report:
         usage.locks_are_refused(head),
         usage.waits_are_refused(head),
         {uuid: change for uuid, place in places.items() if place == changed and change},
+        usage.locks_are_slow(head),
     )  # fmt: skip
 
 

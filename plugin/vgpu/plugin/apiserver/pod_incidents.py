@@ -11,13 +11,16 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from vgpu.config.claims import Claim
-from vgpu.config.incidents import OUT_OF_MEMORY, OVER_LIMIT, STOPPED, Incident
+from vgpu.config.incidents import LOCK_FLOOD, OUT_OF_MEMORY, OVER_LIMIT, STOPPED, Incident
 from vgpu.plugin.apiserver.pod_complaints import Complaint
 
 HOUR = 3600.0  #: seconds between two events of one reason and container; an API server keeps events for as long
 MEMORY_LIMIT_EXCEEDED, KILLED_FOR_MEMORY = "MemoryLimitExceeded", "KilledForMemory"
 OUT_OF_CARD_MEMORY, CARD_FAULT = "OutOfCardMemory", "CardFault"
-REASONS = {OVER_LIMIT: MEMORY_LIMIT_EXCEEDED, STOPPED: KILLED_FOR_MEMORY, OUT_OF_MEMORY: OUT_OF_CARD_MEMORY}
+REASONS = {
+    OVER_LIMIT: MEMORY_LIMIT_EXCEEDED, STOPPED: KILLED_FOR_MEMORY, OUT_OF_MEMORY: OUT_OF_CARD_MEMORY,
+    LOCK_FLOOD: "LockFlood",
+}  # fmt: skip
 MIB = 1 << 20
 
 
@@ -88,6 +91,11 @@ def _text(one: Incident) -> str:
         return (
             f"container {name} reports {one.amount} allocations that did not fit into its {limit} of memory on card "
             f"{one.uuid}"
+        )
+    if one.kind == LOCK_FLOOD:
+        return (
+            f"container {name} holds {one.amount} locks or more on the presence file of card {one.uuid}: the card's "
+            "other containers take no turns meanwhile"
         )
     past = f"container {name} holds {one.amount // MIB} MiB of card {one.uuid}, and its limit is {limit}"
     if one.kind == STOPPED:

@@ -160,6 +160,13 @@ SHARES = (
 )  # fmt: skip
 
 
+FOUND = (
+    ("vgpu_container_violation", "Whether the container is beyond its memory limit.", "violations"),
+    ("vgpu_container_lock_flood", "Whether the container holds so many file locks that others take no turns.",
+     "lock_floods"),
+)  # fmt: skip
+
+
 def _each(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The labels of each container on each of its cards, and the share."""
     for one in snapshot.containers:
@@ -171,14 +178,12 @@ def _shares(snapshot: Snapshot) -> Iterator[Metric]:
     rows = list(_each(snapshot))
     for kind, name, text, value, key in SHARES:
         yield family(kind, name, text, SHARE, [(at, value(share.fields, key)) for at, share in rows])
-    beyond = {
-        (fields.text("container"), fields.text("uuid"))
-        for fields in map(Fields, snapshot.fields.items("violations"))
-    }  # fmt: skip
-    yield family(GAUGE, "vgpu_container_violation", "Whether the container is beyond its memory limit.", SHARE, [
-        ((snapshot.node, *one.labels, share.index, share.uuid), float((one.id, share.uuid) in beyond))
-        for one in snapshot.containers for share in one.shares
-    ])  # fmt: skip
+    for name, text, key in FOUND:
+        found = {(item.text("container"), item.text("uuid")) for item in map(Fields, snapshot.fields.items(key))}
+        yield family(GAUGE, name, text, SHARE, [
+            ((snapshot.node, *one.labels, share.index, share.uuid), float((one.id, share.uuid) in found))
+            for one in snapshot.containers for share in one.shares
+        ])  # fmt: skip
 
 
 REPORTED = (

@@ -7,7 +7,7 @@ import copy
 import pytest
 from cards import GIB, card
 
-from vgpu.config import usage
+from vgpu.config import core_schedule, usage
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Binary, Device, Inventory, Library
 from vgpu.config.limits import UNLIMITED, CardLimit
@@ -31,7 +31,8 @@ from vgpu.hook.placement.allocation import Allocation
 VERSION = "550.54.15"
 LIMITS_FILE = "/run/vgpu/containers/c1/limits"
 CARDS_FILE = "/run/vgpu/containers/c1/cards"
-PRESENCE_FILE = "/run/vgpu/presence"
+PRESENCE_FILE = "/run/vgpu/presence-"
+PRESENCE = f"/usr/local/vgpu/presence/{core_schedule.presence_name(card(0).uuid)}"
 VIDEO = {"driver.share_capabilities": ["compute", "utility", "video"]}
 ALL = ["compute", "utility", "video", "graphics", "display", "compat32"]
 LAYOUTS = {
@@ -99,12 +100,12 @@ def made(
 ) -> Plan:
     node_settings = Settings({"paths.libvcuda": "/vcuda", **settings})
     allocation = allocation or share()
+    if not allocation.exclusive:
+        allocation.presence = {one.uuid: PRESENCE_FILE for one in allocation.cards}
     chosen = plan.capabilities(wish, node_settings, allocation.exclusive)
     inventory = inventory or node()
     devices = plan.devices(inventory, allocation, chosen)
-    container = PlannedContainer(
-        allocation, chosen, devices, inspection or facts(), LIMITS_FILE, CARDS_FILE, PRESENCE_FILE
-    )
+    container = PlannedContainer(allocation, chosen, devices, inspection or facts(), LIMITS_FILE, CARDS_FILE)
     return plan.make(container, inventory, node_settings, parameters or {})
 
 
@@ -144,7 +145,7 @@ def test_a_share_gets_libvcuda_under_the_drivers_names(layout: str) -> None:
         "/usr/local/vgpu/driver/libnvidia-ml.so.1": f"/host/lib64/libnvidia-ml.so.{VERSION}",
         "/usr/local/vgpu/limits": LIMITS_FILE,
         "/usr/local/vgpu/cards": CARDS_FILE,
-        "/usr/local/vgpu/presence": PRESENCE_FILE,
+        PRESENCE: PRESENCE_FILE,
         f"{directory}/libcuda.so.{VERSION}": "/vcuda/libcuda.so.1",
         f"{directory}/libnvidia-ml.so.{VERSION}": "/vcuda/libnvidia-ml.so.1",
         f"{directory}/libnvidia-ptxjitcompiler.so.{VERSION}": f"/host/lib64/libnvidia-ptxjitcompiler.so.{VERSION}",
@@ -165,7 +166,7 @@ def test_a_share_gets_a_copy_of_libvcuda_for_this_driver() -> None:
     copy_path = f"/state/vcuda/{VERSION}-ab/libcuda.so.1"
     inspection = facts(copies=("/usr/local/lib/libcuda.so.1",))
     container = PlannedContainer(
-        share(), frozenset(("compute", "utility")), (), inspection, LIMITS_FILE, CARDS_FILE, PRESENCE_FILE,
+        share(), frozenset(("compute", "utility")), (), inspection, LIMITS_FILE, CARDS_FILE,
         {"libcuda.so.1": copy_path},
     )  # fmt: skip
     found = binds(plan.make(container, node(), Settings({"paths.libvcuda": "/vcuda"}), {}))
@@ -193,9 +194,10 @@ def test_the_private_directory() -> None:
     assert [(entry.name, entry.content) for entry in private.entries] == [
         ("driver", None),
         ("usage", None),
+        ("presence", None),
         ("limits", b""),
         ("cards", b""),
-        ("presence", b""),
+        (PRESENCE.removeprefix("/usr/local/vgpu/"), b""),
         ("driver/libcuda.so.1", b""),
         ("driver/libnvidia-ml.so.1", b""),
     ]
@@ -207,8 +209,8 @@ def test_the_private_directory() -> None:
     for name, file in (("limits", LIMITS_FILE), ("cards", CARDS_FILE)):
         layered = planned.operations[step(planned, OverlayFile, f"/usr/local/vgpu/{name}")]
         assert layered.describe() == f"mount {file} on /usr/local/vgpu/{name} ro,nosuid,nodev,noexec"
-    bind = planned.operations[step(planned, Bind, "/usr/local/vgpu/presence")]  # locks belong to the superblock
-    assert bind.describe() == f"mount {PRESENCE_FILE} on /usr/local/vgpu/presence ro,nosuid,nodev,noexec"
+    bind = planned.operations[step(planned, Bind, PRESENCE)]  # locks belong to the superblock
+    assert bind.describe() == f"mount {PRESENCE_FILE} on {PRESENCE} ro,nosuid,nodev,noexec"
 
 
 def test_images_that_look_in_usr_local_nvidia() -> None:
@@ -563,7 +565,7 @@ def test_every_step_describes_itself_in_one_line() -> None:
     assert f"link {DIRECTORY}/libcuda.so -> libcuda.so.1" in lines
     assert f"mount /vcuda/libcuda.so.1 on {DIRECTORY}/libcuda.so.{VERSION} ro,nosuid,nodev" in lines
     assert any(line.startswith("write /etc/ld.so.cache, ") and line.endswith(" bytes, new") for line in lines)
-    assert "tmpfs /usr/local/vgpu ro,nosuid,nodev size=64k, 7 entries" in lines
+    assert "tmpfs /usr/local/vgpu ro,nosuid,nodev size=64k, 9 entries" in lines
 
 
 def test_planning_is_pure() -> None:

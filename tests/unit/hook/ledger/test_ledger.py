@@ -18,6 +18,7 @@ from vgpu.config.inventory import Card, Device
 from vgpu.config.limits import UNLIMITED
 from vgpu.config.request import Request, Wishes
 from vgpu.config.settings import Settings
+from vgpu.hook.ledger import presence
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.placement.allocation import Allocation
 from vgpu.hook.placement.placement import NoFit
@@ -861,8 +862,12 @@ def test_a_whole_card_has_no_schedule_and_other_cards_are_not_touched(node: Node
     assert node.schedule_file("a").read_bytes() == before
 
 
+def presence_file(node: Node, card: int = 0) -> Path:
+    return Path(paths.presence(node.settings.run_dir, core_schedule.presence_name(node.cards[card].uuid)))
+
+
 def test_the_presence_file_is_made_before_any_container_shares_a_card_and_stays(node: Node) -> None:
-    path = Path(paths.presence(node.settings.run_dir))
+    path = presence_file(node, 1)
     assert node.ledger().claim(node.start("whole", 1), Request(1, 100, 0))
     assert not path.exists()
     ledger = node.ledger()
@@ -876,7 +881,7 @@ def test_the_presence_file_is_made_before_any_container_shares_a_card_and_stays(
 
 
 def test_a_presence_file_that_is_removed_meanwhile_is_reported(node: Node) -> None:
-    path = Path(paths.presence(node.settings.run_dir))
+    path = presence_file(node)
     assert node.ledger().claim(node.start("a", 1), share(30))
     path.unlink()
     ledger = node.ledger()
@@ -884,8 +889,41 @@ def test_a_presence_file_that_is_removed_meanwhile_is_reported(node: Node) -> No
     assert ledger.notes == [f"{path} was missing: containers from before do not see the ones that start now"]
 
 
+def test_a_card_keeps_the_common_presence_file_while_a_container_has_it(node: Node) -> None:
+    """Containers of an earlier version have one file for all cards, and their claims do not say which."""
+
+    def started(name: str, pid: int, card: int = 0) -> str:
+        uuid = node.cards[card].uuid
+        made = node.ledger().claim(node.start(name, pid), Request(1, 10, GIB, wishes=Wishes(use_uuids=(uuid,))))
+        assert made
+        assert made.presence == {uuid: presence.path_of(run, claims.read(run, name), uuid)}
+        assert made.presence == presence.choose(run, [uuid], node.ledger().shares()), "a dry run says the same"
+        assert os.path.isfile(made.presence[uuid])
+        return made.presence[uuid]
+
+    def end(name: str, pid: int) -> None:
+        node.kill(pid)
+        assert node.ledger().release(name)
+
+    run = node.settings.run_dir
+    common = paths.common_presence(run)
+    started("before", 1)
+    record = records.read(paths.claim(run, "before"))
+    del record["common_presence"]
+    records.write(paths.claim(run, "before"), record)
+    Path(common).write_bytes(bytes(core_schedule.PRESENCE_SIZE))
+    assert started("other-card", 2, card=1) == str(presence_file(node, 1))
+    assert started("beside", 3) == common
+    end("before", 1)
+    assert started("later", 4) == common, "one that lives has it"
+    end("beside", 3)
+    end("later", 4)
+    assert started("last", 5) == str(presence_file(node))
+    assert os.path.isfile(common)
+
+
 def test_without_a_presence_file_no_share_starts(node: Node) -> None:
-    path = Path(paths.presence(node.settings.run_dir))
+    path = presence_file(node)
     path.mkdir(parents=True)
     with pytest.raises(VgpuError, match="expected a regular file, found d"):
         node.ledger().claim(node.start("a", 1), share(30))

@@ -59,6 +59,8 @@ class Fake:
     violations: dict[tuple[str, str], object] = {("a", UUID): None}  # noqa: RUF012
     found, stopped = 2, 1
 
+    holders: dict[tuple[str, str], int] = {("a", UUID): 1000}  # noqa: RUF012
+
     def use(self) -> dict[str, tuple[int, int]]:
         return {UUID: (5 * GIB, 70)}
 
@@ -74,7 +76,7 @@ class Node(Host):
         super().__init__(root)
         self.lender = FakeLender()
         fake: Any = Fake()
-        parts = Parts(self.lender, fake, fake, fake, fake, FakeReaders())  # type: ignore[arg-type]
+        parts = Parts(self.lender, fake, fake, fake, fake, FakeReaders(), fake)  # type: ignore[arg-type]
         self.recorder = RoundRecorder(self.settings, parts, clock=lambda: self.now, wall_clock=lambda: 5000.0)
         self.inventory = inventory([card(uuid=UUID)], "550")
 
@@ -105,6 +107,7 @@ def test_a_container_and_its_card(node: Node) -> None:
     assert (card["cores_held"], card["memory_held"], card["holders"]) == (30, 4 * GIB, 1)
     (one,) = found["containers"]
     assert (one["namespace"], one["pod"], one["container_name"], one["pod_uid"]) == ("team", "web", "main", "uid-1")
+    assert found["lock_floods"] == found["violations"] == [{"container": "a", "uuid": UUID}]
     (share,) = one["cards"]
     assert (share["memory_limit"], share["cores"], share["core_limit"]) == (4 * GIB, 30, 50)
     assert (share["cores_used"], share["cores_seen"], share["lent"]) == (40.0, 33.0, 60)

@@ -6,7 +6,7 @@ import pytest
 
 from vgpu.config.claims import Claim
 from vgpu.config.grants import Holder
-from vgpu.config.incidents import KINDS, OUT_OF_MEMORY, OVER_LIMIT, STOPPED, Incident
+from vgpu.config.incidents import KINDS, LOCK_FLOOD, OUT_OF_MEMORY, OVER_LIMIT, STOPPED, Incident
 from vgpu.config.limits import CardLimit
 from vgpu.plugin.apiserver.pod_incidents import HOUR, Notice, Repeats, of_faults, of_incidents
 
@@ -27,6 +27,8 @@ def incident(kind: str, amount: int = 3 * GIB, at: float = NOON, **changes: str)
          "container main holds 3072 MiB of card GPU-a, and its limit is 2048 MiB: its programs go past libvcuda"),
         (STOPPED, 3 * GIB, "KilledForMemory", "container main holds 3072 MiB of card GPU-a, and its limit is 2048 MiB: "
          "vgpud has killed it (limits.enforcement: kill)"),
+        (LOCK_FLOOD, 1000, "LockFlood", "container main holds 1000 locks or more on the presence file of card GPU-a: "
+         "the card's other containers take no turns meanwhile"),
         (OUT_OF_MEMORY, 7, "OutOfCardMemory",
          "container main reports 7 allocations that did not fit into its 2048 MiB of memory on card GPU-a"),
     ],
