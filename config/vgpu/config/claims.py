@@ -28,11 +28,14 @@ class Claim:
     `<major>:<minor>` -> the host's path. `priority` orders containers for a card's idle time: 0 is high, all else low.
     `lowered`: card uuid -> the highest memory limit, in bytes, of before the limit was lowered; an entry goes when the
     container has freed what it held beyond its limit. None: the claim is of a version that did not record it.
+    `uncovered`: a line for each copy of a limited library in the image that the hook found and could not cover.
+    `limiter` is the inode of the container's libcuda, which is libvcuda; 0: none, or of a version that did not record
+    it.
     """
 
     __slots__ = (
         "boot_id", "bundle", "cards", "cgroup", "container", "created", "devices", "exclusive", "grants", "holder",
-        "lowered", "name", "pid", "priority", "ready", "start_time",
+        "limiter", "lowered", "name", "pid", "priority", "ready", "start_time", "uncovered",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +72,8 @@ class Claim:
         self.priority = priority
         self.devices = devices or {}
         self.lowered: dict[str, int] | None = {}
+        self.uncovered: list[str] = []
+        self.limiter = 0
 
     def record(self) -> dict[str, object]:
         lowered = {} if self.lowered is None else {"lowered": self.lowered}
@@ -83,6 +88,8 @@ class Claim:
             "exclusive": self.exclusive, "holder": holder, "grants": self.grants, "bundle": self.bundle,
             "created": self.created, "name": self.name, "ready": self.ready, "cgroup": self.cgroup,
             "boot_id": self.boot_id, "priority": self.priority, "devices": self.devices, **lowered,
+            **({"uncovered": self.uncovered} if self.uncovered else {}),
+            **({"limiter": self.limiter} if self.limiter else {}),
         }  # fmt: skip
 
 
@@ -121,6 +128,8 @@ def from_record(record: dict[str, object], source: str) -> Claim:
         devices=_devices(fields) if "devices" in record else {},
     )
     claim.lowered = _lowered(fields) if "lowered" in record else None
+    claim.uncovered = fields.texts("uncovered") if "uncovered" in record else []
+    claim.limiter = fields.whole("limiter") if "limiter" in record else 0
     return claim
 
 
