@@ -7,24 +7,28 @@ libcuda.so.1 as programs do says whether the limit holds. In `make test` every i
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import bundles
 import pytest
 import trees
-from checkout import DATA
+from checkout import BUILD, DATA
 from container_site import GIB, Site
+from daemons import wait_for
+from root_trees import STEMS, plant
 
-from vgpu.config import inventory
-from vgpu.hook.inject import plan
-from vgpu.hook.inject.inspect import Inspection, Process, inspect, process_of
+from vgpu.config import incidents, rounds
+from vgpu.hook.formats import ldcache
+from vgpu.hook.formats.ldcache import Addition
+from vgpu.hook.inject.inspect import Inspection, inspect, process_of
 from vgpu.hook.linux.rootfs import Rootfs
-
-pytestmark = pytest.mark.root
+from vgpu.node.doctor.image import STAYS, STUB, examine
 
 LIB = f"usr/lib/{trees.MULTIARCH}"
 SITE = "opt/venv/lib/python3.11/site-packages"
@@ -193,11 +197,14 @@ ORDINARY = {
     "CUDA on Red Hat, its hwcaps": Image(("usr/lib64/glibc-hwcaps/x86-64-v3/libz.so.1?", *STUBS),
                                          env=(CUDA_PATH, CUDA_ENV), kind="redhat"),
 }  # fmt: skip
+IMAGES = {**ACCIDENTS, **ORDINARY}
+ENTRYPOINT = "set by the entrypoint"
+SAMPLE = ("several folders", "chain of links", "LD_PRELOAD by name", "RUNPATH", "forward compatibility",
+          "shared volume", "nvidia/cuda devel")  # fmt: skip
 
 
-def make(image: Image, tree: Path, driver: Path, outside: Path) -> Path:
+def add(image: Image, tree: Path, outside: Path, programs: dict[str, Path]) -> Path:
     """Add the image's files to the root file system `tree`; what is on VOLUME lies in `outside`."""
-    library = {stem: next(driver.glob(f"usr/lib/*/{stem}.so.*.*")) for stem in ("libcuda", "libnvidia-ml")}
     if image.mount:
         (tree / VOLUME).mkdir(parents=True)
     for item in image.files:
@@ -207,19 +214,19 @@ def make(image: Image, tree: Path, driver: Path, outside: Path) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         if target:
             place.symlink_to(target)
-        elif text:
-            place.write_text(text + "\n")
         elif path.endswith("/"):
             place.mkdir(exist_ok=True)
-        elif path.endswith("?"):
-            place.write_bytes(b"")
+        elif text or path.endswith("?"):
+            place.write_text(text and text + "\n")
         else:
-            shutil.copy(library["libnvidia-ml" if "nvidia-ml" in path else "libcuda"], place)
+            stem = "libnvidia-ml" if "nvidia-ml" in path else "libcuda"
+            shutil.copy(next((BUILD / "lib/sim").glob(f"{stem}.so.*.*")), place)
     if any("conf.d" in item for item in image.files):
         with (tree / "etc/ld.so.conf").open("a") as stream:
             stream.write("include /etc/ld.so.conf.d/*.conf\n")
-    if image.ldconfig:
-        subprocess.run(["chroot", tree, "/sbin/ldconfig"], check=True)
+    if image.runpath:
+        (tree / "opt/conda/bin").mkdir(parents=True, exist_ok=True)
+        shutil.copy(programs[image.runpath], tree / "opt/conda/bin/cudaprobe")
     return tree
 
 
@@ -228,105 +235,138 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """cudaprobe with each DT_RUNPATH of the catalogue."""
     directory = tmp_path_factory.mktemp("runpath")
     found = {}
-    for number, image in enumerate(i for i in (*ACCIDENTS.values(), *ORDINARY.values()) if i.runpath):
-        found[image.runpath] = directory / str(number)
-        flags = ["-ldl", "-Wl,--enable-new-dtags", f"-Wl,-rpath,{image.runpath}"]
-        source = DATA / "cuda/cudaprobe.c"
-        subprocess.run(["cc", "-std=gnu11", "-o", found[image.runpath], source, *flags], check=True)
+    for image in IMAGES.values():
+        if image.runpath and image.runpath not in found:
+            program = found[image.runpath] = directory / str(len(found))
+            flags = ["-std=gnu11", DATA / "cuda/cudaprobe.c", "-ldl", f"-Wl,--enable-new-dtags,-rpath,{image.runpath}"]
+            subprocess.run(["cc", "-o", program, *flags], check=True)
     return found
 
 
-class Images:
-    """Images of the catalogue on a node."""
-
-    def __init__(self, site: Site, programs: dict[str, Path]) -> None:
-        self.site, self.programs = site, programs
-
-    def tree(self, image: Image) -> Path:
-        tree = make(image, self.site.tree(image.kind), self.site.node.driver, self.site.directory / "outside")
-        if image.runpath:
-            (tree / "opt/conda/bin").mkdir(parents=True, exist_ok=True)
-            shutil.copy(self.programs[image.runpath], tree / "opt/conda/bin/cudaprobe")
-        return tree
-
-    def share(self, image: Image) -> Any:
-        made = self.site.share(tree=self.tree(image)).command(*image.command)
-        made.config["process"]["env"] = [PATH, *image.env]
-        made.config["process"]["cwd"] = image.cwd
-        if image.mount:
-            made.bind(self.site.directory / "outside", f"/{VOLUME}", *image.mount)
-        if "rshared" in image.mount:
-            made.config["linux"]["rootfsPropagation"] = "shared"
-        return made
-
-    def inspected(self, image: Image, tree: Path, process: Process | None) -> Inspection:
-        root = Rootfs(os.open(tree, os.O_PATH | os.O_DIRECTORY))
-        try:
-            return inspect(root, plan.library_stems(inventory.read(self.site.node.settings.run_dir)), [], "", process)
-        finally:
-            root.close()
-
-    def found(self, image: Image) -> tuple[Inspection, Inspection]:
-        """The inspection with the image's process, and without."""
-        tree = self.tree(image)
-        process = {"cwd": image.cwd, "args": list(image.command)}
-        env = dict(item.split("=", 1) for item in (PATH, *image.env))
-        return self.inspected(image, tree, process_of({"process": process}, env)), self.inspected(image, tree, None)
+# What the hook would cover, without a container
 
 
 @pytest.fixture
-def images(site: Site, programs: dict[str, Path]) -> Iterator[Images]:
-    """The volume is a mount with shared propagation, as each mount of a host with systemd is."""
+def plain(tmp_path: Path, programs: dict[str, Path]) -> Callable[[Image], Path]:
+    """Makes a bundle whose root has no more than the image's files and what tells the layouts apart."""
+
+    def made(image: Image) -> Path:
+        tree = tmp_path / "rootfs"
+        marks = {"debian": f"{LIB}/", "redhat": "usr/lib64/", "musl": f"lib/ld-musl-{os.uname().machine}.so.1"}
+        plant(tree, "etc/", "usr/bin/cudaprobe", marks[image.kind])
+        add(image, tree, tmp_path / "outside", programs)
+        if image.ldconfig:
+            folders = [item.partition(" = ")[2] for item in image.files if "conf.d" in item]
+            has = [folder for folder in folders if (tree / folder.strip("/") / "libcuda.so.1").is_file()]
+            additions = [Addition("libcuda.so.1", f"{folder}/libcuda.so.1") for folder in has]
+            (tree / "etc/ld.so.cache").write_bytes(ldcache.merge(None, additions))
+        process = {"env": [PATH, *image.env], "cwd": image.cwd, "args": list(image.command)}
+        config = {"ociVersion": "1.0.2", "root": {"path": "rootfs"}, "process": process}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return tmp_path
+
+    return made
+
+
+def inspected(bundle: Path, with_process: bool = True) -> Inspection:
+    config = json.loads((bundle / "config.json").read_text())
+    env = dict(item.split("=", 1) for item in config["process"]["env"])
+    root = Rootfs(os.open(bundle / "rootfs", os.O_PATH | os.O_DIRECTORY))
+    try:
+        return inspect(root, STEMS, [], "", process_of(config, env) if with_process else None)
+    finally:
+        root.close()
+
+
+@pytest.mark.parametrize("name", [name for name, image in ACCIDENTS.items() if not image.mount])
+def test_what_accidents_need_is_covered_or_named(plain: Callable[[Image], Path], name: str) -> None:
+    image = ACCIDENTS[name]
+    bundle = plain(image)
+    facts = inspected(bundle)
+    assert {*facts.copies, *facts.compat, *(path for path, _ in facts.private)} == set(image.covers)
+    assert bool(facts.uncovered) is (image.result == NAMED and name != ENTRYPOINT)
+    listed = examine(str(bundle), (), "")
+    assert any(copy.status == STAYS for copy in listed) is (image.result == NAMED)
+    assert listed
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_nothing_more_is_covered_in_ordinary_images(plain: Callable[[Image], Path], name: str) -> None:
+    bundle = plain(ORDINARY[name])
+    facts, before = inspected(bundle), inspected(bundle, with_process=False)
+    assert (facts.private, facts.uncovered) == ((), ())
+    assert all(getattr(facts, part) == getattr(before, part) for part in Inspection.__slots__)
+    assert [copy for copy in examine(str(bundle), (), "") if copy.status != STUB] == []
+
+
+# In containers
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Without --long a sample of the images runs."""
+    if "ran" in metafunc.fixturenames:
+        metafunc.parametrize("ran", IMAGES if metafunc.config.getoption("--long") else SAMPLE)
+
+
+@pytest.fixture
+def share(site: Site, programs: dict[str, Path]) -> Iterator[Callable[[Image], bundles.Bundle]]:
+    """Makes a share of an image. Its volume is a mount with shared propagation, as those of a host with systemd are."""
     outside = site.directory / "outside"
     outside.mkdir()
     subprocess.run(["mount", "--bind", outside, outside], check=True)
     subprocess.run(["mount", "--make-shared", outside], check=True)
-    yield Images(site, programs)
+
+    def made(image: Image) -> bundles.Bundle:
+        tree = add(image, site.tree(image.kind), outside, programs)
+        if image.ldconfig:
+            subprocess.run(["chroot", tree, "/sbin/ldconfig"], check=True)
+        bundle = site.share(tree=tree).command(*image.command)
+        bundle.config["process"].update(env=[PATH, *image.env], cwd=image.cwd)
+        if image.mount:
+            bundle.bind(outside, f"/{VOLUME}", *image.mount)
+        if "rshared" in image.mount:
+            bundle.config["linux"]["rootfsPropagation"] = "shared"
+        return bundle
+
+    yield made
     subprocess.run(["umount", "--recursive", outside], check=True)
 
 
-ALWAYS = (
-    "several folders", "chain of links", "LD_PRELOAD by name", "RUNPATH", "forward compatibility", "shared volume",
-    "nvidia/cuda devel",
-)  # fmt: skip
-
-
-@pytest.fixture
-def runs(request: pytest.FixtureRequest) -> bool:
-    """Whether the image of this case is run; without --long a sample is."""
-    return request.config.getoption("--long") or request.node.callspec.params["name"] in ALWAYS
-
-
-@pytest.mark.parametrize("name", ACCIDENTS)
-def test_an_accident_is_limited_or_named(images: Images, name: str, runs: bool) -> None:
-    image = ACCIDENTS[name]
-    if not image.mount:
-        facts, _ = images.found(image)
-        covered = {*facts.copies, *facts.compat, *(path for path, _ in facts.private)}
-        assert covered == set(image.covers)
-        assert bool(facts.uncovered) is (image.result == NAMED and name != "set by the entrypoint")
-    if not runs:
-        return
-    out = images.site.output(images.share(image))
-    notes = [str(note) for line in images.site.node.log() for note in line.get("notes", ())]
+@pytest.mark.root
+def test_an_image_has_its_limit_or_is_named(site: Site, share: Callable[[Image], bundles.Bundle], ran: str) -> None:
+    image = IMAGES[ran]
+    out = site.output(share(image))
+    notes = [str(note) for line in site.node.log() for note in line.get("notes", ())]
     replaced = [note.partition(": replaced by")[0] for note in notes if ": replaced by" in note]
     assert sorted(replaced) == sorted(image.covers)
     if image.kind == "musl":
         assert all(f" {path} " in out for path in image.covers)
-        return
-    limit = f"card0.total {2 * GIB}\n"
-    assert (limit in out) is (image.result == LIMITED), out
-    if image.result == NAMED and name != "set by the entrypoint":
-        assert any("libcuda" in note for note in notes if note.startswith((f"/{VOLUME}/", "/opt/x: ")))
+    else:
+        assert (f"card0.total {2 * GIB}\n" in out) is (image.result == LIMITED), out
+    rest = [note for note in notes if ": replaced by" not in note and "libcuda" in note]
+    named = [note for note in rest if note.startswith((f"/{VOLUME}/libcuda.so.1: ", "/opt/x: "))]
+    assert len(named) == (image.result == NAMED and ran != ENTRYPOINT)
 
 
-@pytest.mark.parametrize("name", ORDINARY)
-def test_an_ordinary_image_starts_as_before(images: Images, name: str, runs: bool) -> None:
-    image = ORDINARY[name]
-    facts, before = images.found(image)
-    assert (facts.private, facts.uncovered) == ((), ())
-    assert all(getattr(facts, part) == getattr(before, part) for part in Inspection.__slots__)
-    if runs:
-        out = images.site.output(images.share(image))
-        assert image.kind == "musl" or f"card0.total {2 * GIB}\n" in out
-        assert not [note for line in images.site.node.log() for note in line.get("notes", ()) if "replaced" in note]
+@pytest.mark.root
+def test_vgpud_names_what_the_entrypoint_has_set_and_no_other(
+    site: Site, share: Callable[[Image], bundles.Bundle]
+) -> None:
+    """Beside it one container with libvcuda, one whose image has a copy that is covered, and one with a whole card."""
+    hold = ("cudaprobe", "hold", "100", "/end")
+    past = ACCIDENTS[ENTRYPOINT]
+    guilty = site.start(share(past), "sh", "-c", "export LD_LIBRARY_PATH=/opt/x; cudaprobe hold 100 /end; true")
+    for image in (ORDINARY["nvidia/cuda base"], ACCIDENTS["chain of links"]):
+        site.start(share(image), *hold)
+    site.start(site.bundle(cores="100"), *hold)
+    holders = lambda: [one for card in site.node.read_cards() for one in card["processes"]]  # noqa: E731
+    wait_for(lambda: len(holders()) == 4)
+    site.start_daemon()
+    daemon = site.daemon
+    (found,) = wait_for(lambda: daemon.health()["unlimited"], 120, daemon.text)
+    assert (found["container"], found["library"]) == (guilty, "/opt/x/libcuda.so.1")
+    warnings = [line for line in daemon.health()["warnings"] if "without libvcuda" in line]
+    assert [guilty in line for line in warnings] == [True]
+    daemon.rounds(1)
+    kinds = {(one.kind, one.container) for one in incidents.of_record(rounds.read(site.node.settings.run_dir))}
+    assert kinds == {(incidents.UNLIMITED_PROCESS, guilty)}

@@ -541,10 +541,13 @@ def _text(root: Rootfs, path: str, limit: int = MAX_PATH) -> str:
 
 
 def _has(directory: int, name: str) -> bool:
+    """Whether the name is there. After any other error it may be: then whoever opens it has the error again."""
     try:
         os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except (OSError, ValueError):  # a name with NUL
+    except FileNotFoundError:
         return False
+    except OSError:
+        return True
     return True
 
 
