@@ -39,6 +39,7 @@ CUDA_PATH = (
 LIMITED, NAMED = "limited", "named"
 VOLUME = "mnt/models"
 PATH = "PATH=/usr/bin:/usr/sbin"
+MANY = "LD_LIBRARY_PATH=" + "".join(f"/none{number}:" for number in range(64))
 
 
 class Image(NamedTuple):
@@ -103,6 +104,13 @@ ACCIDENTS = {
                  (f"LD_LIBRARY_PATH=/{SITE}/nvidia/cudnn/lib:/{SITE}/nvidia/cuda_runtime/lib",)),
     "ld.so.conf.d": Image(("opt/x/libcuda.so.1", "etc/ld.so.conf.d/x.conf = /opt/x"), ("/opt/x/libcuda.so.1",), (),
                           ("sh", "-c", "ldconfig; cudaprobe info"), ldconfig=True),
+    "a version only, and ldconfig at the start": Image(
+        ("opt/x/libcuda.so.550.54.15", "etc/ld.so.conf.d/x.conf = /opt/x"), ("/opt/x/libcuda.so.550.54.15",), (),
+        ("sh", "-c", "ldconfig; cudaprobe info")),
+    "beside the program": Image(("opt/conda/bin/_internal/libcuda.so.1",), ("/opt/conda/bin/_internal/libcuda.so.1",),
+                                command=("/opt/conda/bin/cudaprobe", "info"), runpath="$ORIGIN/_internal"),
+    "conda environment": Image(("opt/miniconda/envs/a/lib/libcuda.so",), ("/opt/miniconda/envs/a/lib/libcuda.so",),
+                               ("PATH=/opt/miniconda/condabin:/usr/bin",)),
     "/usr/local/nvidia of an old image": Image(
         ("usr/local/nvidia/lib64/libcuda.so.1", "usr/local/nvidia/lib/libcuda.so.1"), (), (CUDA_ENV,)),
     "forward compatibility": Image(
@@ -125,7 +133,7 @@ ACCIDENTS = {
     "shared volume": Image((f"{VOLUME}/libcuda.so.1",), (), (f"LD_LIBRARY_PATH=/{VOLUME}",), result=NAMED,
                            mount=("rw", "rshared")),
     "more folders than are searched": Image(
-        ("opt/x/libcuda.so.1",), (), ("LD_LIBRARY_PATH=" + "/none:" * 64 + "/opt/x",), result=NAMED),
+        ("opt/x/libcuda.so.1",), (), (MANY + "/opt/x",), result=NAMED),
     "set by the entrypoint": Image(
         ("opt/x/libcuda.so.1",), (), (), ("sh", "-c", "export LD_LIBRARY_PATH=/opt/x; exec cudaprobe info"), NAMED),
 }  # fmt: skip

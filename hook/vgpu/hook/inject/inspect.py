@@ -38,6 +38,8 @@ MAX_FOLDERS = 64  #: of LD_LIBRARY_PATH and DT_RUNPATH together
 MAX_PRELOADED = 16
 MAX_GUESSED = 128  # folders that follow from PATH, and of Python packages
 MAX_SEARCHED = 512  # folders in all, with those in them for kinds of processors
+MAX_ENTRIES = 512  # of a folder that is listed for versions, such as libcuda.so.550.54.15
+MAX_REST = 2000  # characters
 MAX_CONF = 1 << 14  # bytes of a file of ldconfig
 MAX_FOUND = 64  # copies that these folders have; each costs a mount
 MAX_UNCOVERED = 16  # lines
@@ -53,6 +55,9 @@ VARIABLES = (
     "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "CONDA_PREFIX", "VIRTUAL_ENV", "NUMBA_CUDA_DRIVER", "TRITON_LIBCUDA_PATH",
 )  # fmt: skip
 PREFIXES = ("/opt/conda", "/usr/local")  # where images have a Python that is not in PATH
+ROOTS = ("", "/usr")
+GUESSED = ("/run/opengl-driver/lib",)  # Nix's programs have it in DT_RUNPATH
+MAX_ENVIRONMENTS = 8  # prefixes that may have conda's `envs`
 PYTHONS = tuple(f"python3.{minor}" for minor in range(6, 16))
 
 #: Directories of loaders' defaults, or where images put libraries. A copy there can shadow libvcuda's names.
@@ -202,13 +207,15 @@ def _library_files(search: _Search, directory: str, stems: frozenset[str], links
 
 
 def _copies(search: _Search, library_dir: str, stems: frozenset[str], machine: str) -> list[str]:
-    search.listed.add(_identity(search.root, library_dir))
+    seen = {None, _identity(search.root, library_dir)}
+    search.listed.add(search.place(library_dir))
     multiarch = MULTIARCH.get(machine, machine + "-linux-gnu")
     found = []
     for directory in (f"/usr/lib/{multiarch}", f"/lib/{multiarch}", *SEARCHED):
         identity = _identity(search.root, directory)
-        if identity not in search.listed:
-            search.listed.add(identity)
+        if identity not in seen:
+            seen.add(identity)
+            search.listed.add(search.place(directory))
             found += [f"{directory}/{name}" for name in _library_files(search, directory, stems)]
     return found
 
@@ -223,7 +230,7 @@ def _compat(search: _Search, stems: frozenset[str]) -> list[str]:
             identity = _identity(search.root, directory)
             if identity not in seen:
                 seen.add(identity)
-                search.listed.add(identity)
+                search.listed.add(search.place(directory))
                 found += [f"{directory}/{name}" for name in _library_files(search, directory, stems)]
     return found
 
@@ -231,8 +238,9 @@ def _compat(search: _Search, stems: frozenset[str]) -> list[str]:
 class _Search:
     """The search for copies of LIMITED libraries where the loader would find one.
 
-    `found`: path without links -> library. `uncovered`: a line for each that has to stay. `listed` are the folders
-    whose regular files are covered by their names. `names` are links in these, `inner` (folder, name) folders in these.
+    `found`: path without links -> library. `uncovered`: a line for each that has to stay. `listed` are the folders, by
+    paths without links, whose regular files are covered by their names. `names` are links in these, `inner` (folder,
+    name) folders in these.
     """
 
     def __init__(self, root: Rootfs, facts: Inspection) -> None:
@@ -240,14 +248,21 @@ class _Search:
         self.facts = facts
         self.found: dict[str, str] = {}
         self.uncovered: list[str] = []
-        self.listed: set[tuple[int, int] | None] = {None}
+        self.listed: set[str] = set()
         self.names: list[str] = []
         self.inner: list[tuple[str, str]] = []
-        self._seen: set[tuple[int, int] | None] = set()
+        self._seen: set[str] = set()
         self._paths: set[str] = set()
         self._opened = OPENED
         self._origins: list[str] = []  # folders of programs
-        self._own = self._place_of(NVIDIA_DIR)  # it becomes a tmpfs of links as a whole
+        self._own = self.place(NVIDIA_DIR)  # it becomes a tmpfs of links as a whole
+
+    def place(self, path: str) -> str:
+        """The path without links of a folder, "" when there is none."""
+        try:
+            return self.root.place(self.root.held(path))
+        except OSError:
+            return ""
 
     def look(self, process: Process) -> None:
         env, cwd = process.env, process.cwd
@@ -261,11 +276,10 @@ class _Search:
         if env.get("NUMBA_CUDA_DRIVER", "").strip("0"):
             self._take(_absolute(env["NUMBA_CUDA_DRIVER"], cwd), preloaded=True)
         text = env.get("LD_LIBRARY_PATH", "")
-        folders = text.replace(";", ":").split(":") if text else []
-        folders += searched
+        folders = list(dict.fromkeys([*(text.replace(";", ":").split(":") if text else ()), *searched]))
         for folder in folders[:MAX_FOLDERS]:
             for path in self._expanded(folder, cwd):
-                self._folder(path)
+                self._folder(path, versions=True)
         self._too_many("folders to search", folders, MAX_FOLDERS)
         self._too_many("preloaded libraries", preloaded, MAX_PRELOADED)
         self._of_the_image()
@@ -275,7 +289,10 @@ class _Search:
     def _too_many(self, what: str, items: list[str], limit: int) -> None:
         if len(items) > limit:
             more = f"one of {len(items)} {what}, of which vgpu looks at {limit}"
-            self._leave(f"{items[limit] or '.'}: {more}: a copy of libcuda there and in later ones has no limit")
+            rest = escaped(" ".join(items[limit + 1 :])[:MAX_REST])
+            self._leave(
+                f"{escaped(items[limit])}: {more}: a copy of libcuda has no limit there, nor in: {rest or 'none'}"
+            )
 
     def _leave(self, line: str) -> None:
         if len(self.uncovered) < MAX_UNCOVERED:
@@ -289,7 +306,7 @@ class _Search:
             self._inside(folder, name)
         for folder in self._configured()[:MAX_FOLDERS]:
             if folder.startswith("/"):
-                self._folder(folder)
+                self._folder(folder, versions=True)
         for path in _in_cache(self.facts.cache):
             self._take(path)
         extra = self._opened[len(OPENED) :]
@@ -308,15 +325,17 @@ class _Search:
         return [line.strip() for line in lines]
 
     def _guessed(self, process: Process) -> list[str]:
-        """Library folders beside those of PATH, of conda and of Python's packages: programs there have them in
-        DT_RPATH or DT_RUNPATH."""
+        """Library folders beside those of PATH, of conda and of Python's packages, and beside the program: programs
+        there have them in DT_RPATH or DT_RUNPATH, or set them for themselves."""
         path = [_absolute(item, process.cwd) for item in process.env.get("PATH", "").split(":")[:MAX_FOLDERS]]
-        tops = [item.rpartition("/")[0] for item in (*path, *self._origins) if item.endswith(("/bin", "/sbin"))]
+        tops = [item.rpartition("/")[0] for item in (*path, *self._origins) if item.endswith(("/bin", "/sbin", "abin"))]
         tops += [process.env.get(name, "") for name in ("CONDA_PREFIX", "VIRTUAL_ENV")]
-        tops += PREFIXES
-        tops += [f"/opt/conda/envs/{name}" for name, _ in _listed(self.root, "/opt/conda/envs")[:MAX_FOLDERS]]
-        folders = [process.env.get("TRITON_LIBCUDA_PATH", "")]
-        for top in dict.fromkeys(tops):
+        tops = [*PREFIXES, *(top for top in tops if top not in ROOTS)]
+        for top in list(dict.fromkeys(tops))[:MAX_ENVIRONMENTS]:
+            tops += [f"{top}/envs/{name}" for name, _ in _listed(self.root, f"{top}/envs")[:MAX_FOLDERS]]
+        folders = [process.env.get("TRITON_LIBCUDA_PATH", ""), *GUESSED]
+        folders += [f"{origin}{below}" for origin in self._origins for below in ("", "/lib", "/_internal")]
+        for top in dict.fromkeys([*tops, *ROOTS]):
             if not top or top.startswith("/"):
                 folders += [f"{top}/lib", f"{top}/lib64", *self._packages(f"{top}/lib")]
         return [folder for folder in folders if folder.startswith("/")]
@@ -397,8 +416,9 @@ class _Search:
                     found = [_with(item, token, value) for item in found for value in values]
         return [_absolute(item, cwd) for item in found]
 
-    def _folder(self, path: str) -> None:
-        """Take what programs open by name in a folder."""
+    def _folder(self, path: str, versions: bool = False) -> None:
+        """Take what programs open by name in a folder; with `versions` also libcuda.so.550.54, for which ldconfig, run
+        in the container, makes a link."""
         path = _plain(path)
         if path in self._paths or _within(path, NVIDIA_DIR) or len(self._paths) > MAX_SEARCHED:
             return
@@ -416,19 +436,41 @@ class _Search:
                 self._leave(f"{escaped(path)}: it cannot be searched for copies of libcuda: {error.strerror}")
             return
         try:
-            status = os.fstat(fd)
-            identity = status.st_dev, status.st_ino
-            if identity in self._seen or identity in self.listed:
+            place = self.root.place(fd)
+            if place in self._seen or place in self.listed:
                 return
-            self._seen.add(identity)
-            present = [name for name in (*self._opened, *SUBFOLDERS) if _has(fd, name)]
+            self._seen.add(place)
+            present = self._present(fd) if versions else None
+            if present is None:
+                present = [name for name in (*self._opened, *SUBFOLDERS) if _has(fd, name)]
         finally:
             os.close(fd)
         for name in present:
-            if name in self._opened:
-                self._take(f"{path}/{name}", preloaded=name not in OPENED)
-            else:
+            if name in SUBFOLDERS:
                 self._inside(path, name)
+            else:
+                self._take(f"{path}/{name}", preloaded=name in self._opened[len(OPENED) :])
+
+    def _present(self, folder: int) -> list[str] | None:
+        """The names in a folder that matter; None when it has more than MAX_ENTRIES, or cannot be listed."""
+        found, count = [], 0
+        try:
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+        except OSError:
+            return None
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    name, count = entry.name, count + 1
+                    if name in self._opened or name in SUBFOLDERS or _stem(name) in LIMITED:
+                        found.append(name)
+                    if count > MAX_ENTRIES:
+                        return None
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+        return found
 
     def _inside(self, folder: str, name: str) -> None:
         """Search a subfolder for a kind of processor."""
@@ -490,7 +532,7 @@ class _Search:
             return True
         if folder.endswith("/stubs") and status.st_size < MAX_STUB:
             return True
-        return _stem(name) in LIMITED and _identity(self.root, folder or "/") in self.listed
+        return _stem(name) in LIMITED and folder in self.listed
 
     def _why_not(self, place: str, folder: str, name: str, fd: int, status: os.stat_result) -> str:
         """Why nothing can be mounted on the file, or ""."""
@@ -506,12 +548,6 @@ class _Search:
         if table and table.any_shared and table.propagates(mount := syscalls.mount_id(fd)):
             return f"the volume at {table.place(mount)} has shared propagation, so it would be covered on the host too"
         return f"there are more than {MAX_FOUND}" if place not in self.found and len(self.found) >= MAX_FOUND else ""
-
-    def _place_of(self, path: str) -> str:
-        try:
-            return self.root.place(self.root.held(path))
-        except OSError:
-            return ""
 
 
 def _in_cache(cache: bytes | None) -> list[str]:

@@ -171,7 +171,7 @@ def loaded_instead(process: Process, limiter: int, known: frozenset[int], proc: 
         path = fields[5]
         if int(fields[4]) & INODE in ours or (not limiter and usage in path):
             return None
-        if path.rpartition(b"/")[2].startswith(b"libcuda.so"):
+        if path.rpartition(b"/")[2].startswith((b"libcuda.so", b"libcuda-")):  # a wheel has libcuda-1a2b3c4d.so.1
             shown = escaped(os.fsdecode(path))[:MAX_NAME]
             if os.fsencode(REAL_DIR) in path:
                 real = shown

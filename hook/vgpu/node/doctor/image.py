@@ -157,7 +157,7 @@ def _every(rootfs: Rootfs) -> Iterator[tuple[str, os.stat_result, str]]:
 
 def _library(folder: int, name: str, status: os.stat_result) -> str:
     stem = name.partition(".so")[0]
-    if stem in LIMITED and ".so" in name:
+    if (stem in LIMITED or stem.startswith("libcuda-")) and ".so" in name:  # a wheel has libcuda-1a2b3c4d.so.1
         return stem
     if status.st_size < MAX_STUB:
         return ""
