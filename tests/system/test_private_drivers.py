@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ import bundles
 import pytest
 import trees
 from checkout import BUILD, DATA
-from container_site import GIB, Site
+from container_site import GIB, OLD_KERNELS, Site, of_a_user_namespace
 from daemons import wait_for
 from root_trees import STEMS, plant
 
@@ -307,6 +308,19 @@ def test_nothing_more_is_covered_in_ordinary_images(plain: Callable[[Image], Pat
     assert [copy for copy in examine(str(bundle), (), "") if copy.status != STUB] == []
 
 
+def test_a_tree_of_folders_ends_the_search_with_a_line(tmp_path: Path) -> None:
+    """glibc's folders for processors nest, and a tenant may nest them as deep as the file system lets it."""
+    names = ("tls", "haswell", "xeon_phi", "avx512_1", "x86_64")
+    folders = ["opt/x", *(f"opt/x/{'/'.join(some)}" for depth in (1, 2, 3, 4) for some in product(names, repeat=depth))]
+    plant(tmp_path / "rootfs", *(f"{folder}/" for folder in folders), "opt/y/libcuda.so.1")
+    process = {"env": [PATH, "LD_LIBRARY_PATH=/opt/x:/opt/y"], "args": ["\ud800", "a\0b", 1], "cwd": ["/"]}
+    (tmp_path / "config.json").write_text(json.dumps({"process": process}))
+    facts = inspected(tmp_path)
+    assert facts.private == ()
+    (line,) = facts.uncovered
+    assert "not searched for copies of libcuda: 512 folders were" in line
+
+
 # In containers
 
 
@@ -354,6 +368,16 @@ def test_an_image_has_its_limit_or_is_named(site: Site, share: Callable[[Image],
     rest = [note for note in notes if ": replaced by" not in note and "libcuda" in note]
     named = [note for note in rest if note.startswith((f"/{VOLUME}/libcuda.so.1: ", "/opt/x: "))]
     assert len(named) == (image.result == NAMED and ran != ENTRYPOINT)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("missing", OLD_KERNELS.values(), ids=list(OLD_KERNELS))
+def test_of_a_user_namespace_and_on_old_kernels(
+    site: Site, share: Callable[[Image], bundles.Bundle], missing: tuple[int, ...]
+) -> None:
+    bundle = of_a_user_namespace(share(ACCIDENTS["link to a volume"]))
+    assert site.seen(bundle)["card0.total"] == str(2 * GIB)
+    assert site.seen(bundle.hooks(site.node, without=missing))["card0.total"] == str(2 * GIB)
 
 
 @pytest.mark.root

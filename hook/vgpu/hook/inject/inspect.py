@@ -42,7 +42,8 @@ MAX_ENTRIES = 512  # of a folder that is listed for versions, such as libcuda.so
 MAX_REST = 2000  # characters
 MAX_CONF = 1 << 14  # bytes of a file of ldconfig
 MAX_FOUND = 64  # copies that these folders have; each costs a mount
-MAX_UNCOVERED = 16  # lines
+MAX_UNCOVERED = 16  # lines, of MAX_LINE characters
+MAX_LINE = 4096
 MAX_WORDS = 4  # of the command, that may be programs
 MAX_SCRIPTS = 3  # a script whose interpreter is a script
 MAX_STUB = 192 << 10  # CUDA's stubs of libcuda, which reach no card, have some 50 KiB; the least driver's, 1 MiB
@@ -289,14 +290,12 @@ class _Search:
     def _too_many(self, what: str, items: list[str], limit: int) -> None:
         if len(items) > limit:
             more = f"one of {len(items)} {what}, of which vgpu looks at {limit}"
-            rest = escaped(" ".join(items[limit + 1 :])[:MAX_REST])
-            self._leave(
-                f"{escaped(items[limit])}: {more}: a copy of libcuda has no limit there, nor in: {rest or 'none'}"
-            )
+            rest = " ".join(items[limit + 1 :])[:MAX_REST]
+            self._leave(f"{items[limit]}: {more}: a copy of libcuda has no limit there, nor in: {rest or 'none'}")
 
     def _leave(self, line: str) -> None:
         if len(self.uncovered) < MAX_UNCOVERED:
-            self.uncovered.append(line)
+            self.uncovered.append(escaped(line)[:MAX_LINE])
 
     def _of_the_image(self) -> None:
         """Where the loader looks without any environment."""
@@ -424,7 +423,7 @@ class _Search:
             return
         self._paths.add(path)
         if len(self._paths) > MAX_SEARCHED:
-            self._leave(f"{escaped(path)}: not searched for copies of libcuda: {MAX_SEARCHED} folders were")
+            self._leave(f"{path}: not searched for copies of libcuda: {MAX_SEARCHED} folders were")
             return
         if _within(path, REAL_DIR):
             self._leave(f"{path}: it has the driver's own library, and the environment names it: no limit holds there")
@@ -433,7 +432,7 @@ class _Search:
             fd = self.root.open(path, os.O_PATH | os.O_DIRECTORY)
         except OSError as error:
             if error.errno not in NOT_THERE:
-                self._leave(f"{escaped(path)}: it cannot be searched for copies of libcuda: {error.strerror}")
+                self._leave(f"{path}: it cannot be searched for copies of libcuda: {error.strerror}")
             return
         try:
             place = self.root.place(fd)
@@ -488,7 +487,7 @@ class _Search:
             fd = self.root.open(path, os.O_PATH)
         except OSError as error:
             if error.errno not in NOT_THERE:  # else it leads nowhere, or to what the plan makes
-                self._leave(f"{escaped(path)}: {error.strerror}, so nothing covers it")
+                self._leave(f"{path}: {error.strerror}, so nothing covers it")
             return
         try:
             status = os.fstat(fd)
@@ -522,7 +521,7 @@ class _Search:
         folder, _, name = place.rpartition("/")
         reason = self._why_not(place, folder, name, fd, status)
         if reason:
-            self._leave(f"{escaped(path)}: a copy of {stem} without limits, which stays: {reason}")
+            self._leave(f"{path}: a copy of {stem} without limits, which stays: {reason}")
         elif not self._is_covered(place, folder, name, status):
             self.found[place] = stem
 
@@ -537,7 +536,7 @@ class _Search:
     def _why_not(self, place: str, folder: str, name: str, fd: int, status: os.stat_result) -> str:
         """Why nothing can be mounted on the file, or ""."""
         if any(_within(place, top) for top in (*SYSTEM, PRIVATE_DIR)):
-            return f"it leads to {escaped(place)}, where vgpu mounts nothing"
+            return f"it leads to {place}, where vgpu mounts nothing"
         try:
             now = os.stat(name, dir_fd=self.root.held(folder), follow_symlinks=False)
         except OSError:
