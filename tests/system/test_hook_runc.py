@@ -173,13 +173,6 @@ def with_compat(tree: Path, node: nodes.SimulatedNode) -> Path:
     return tree
 
 
-def test_compat_libraries_do_not_bypass_the_limit(site: Site) -> None:
-    share = site.share(tree=with_compat(site.tree(), site.node))
-    share.config["process"]["env"].append("LD_LIBRARY_PATH=/usr/local/cuda/compat")
-    assert site.seen(share)["card0.total"] == str(2 * GIB)
-    assert "/compat/libcuda.so.560.1: replaced by the node" in str(site.node.log())
-
-
 def test_compat_libraries_can_be_refused(site: Site) -> None:
     site.node.change_settings(**{"driver.compat_libraries": "refuse"})
     line = site.refused(site.share(tree=with_compat(site.tree(), site.node)))

@@ -31,11 +31,15 @@ class Claim:
     `promised`: card uuid -> the (cores, memory) of its grants, where its share was lowered below them. The container
     gets them when it starts again, so others do not.
     `common_presence`: the cards whose presence file is the common one. None: all, as in versions that had no other.
+    `uncovered`: a line for each copy of a limited library in the image that the hook found and could not cover.
+    `limiter` is the inode of the container's libcuda, which is libvcuda; 0: none, or of a version that did not record
+    it.
     """
 
     __slots__ = (
         "boot_id", "bundle", "cards", "cgroup", "common_presence", "container", "created", "devices", "exclusive",
-        "grants", "holder", "lowered", "name", "pid", "priority", "promised", "ready", "start_time",
+        "grants", "holder", "limiter", "lowered", "name", "pid", "priority", "promised", "ready", "start_time",
+        "uncovered",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +78,8 @@ class Claim:
         self.lowered: dict[str, int] | None = {}
         self.common_presence: list[str] | None = []
         self.promised: dict[str, tuple[int, int]] = {}
+        self.uncovered: list[str] = []
+        self.limiter = 0
 
     def committed(self, card: CardLimit) -> tuple[int, int]:
         """(cores, memory) of the card that nobody else may get."""
@@ -96,6 +102,8 @@ class Claim:
             "created": self.created, "name": self.name, "ready": self.ready, "cgroup": self.cgroup,
             "boot_id": self.boot_id, "priority": self.priority, "devices": self.devices,
             "promised": {uuid: list(amounts) for uuid, amounts in self.promised.items()}, **later,
+            **({"uncovered": self.uncovered} if self.uncovered else {}),
+            **({"limiter": self.limiter} if self.limiter else {}),
         }  # fmt: skip
 
 
@@ -136,6 +144,8 @@ def from_record(record: dict[str, object], source: str) -> Claim:
     claim.lowered = _lowered(fields) if "lowered" in record else None
     claim.promised = _promised(fields) if "promised" in record else {}
     claim.common_presence = fields.texts("common_presence") if "common_presence" in record else None
+    claim.uncovered = fields.texts("uncovered") if "uncovered" in record else []
+    claim.limiter = fields.whole("limiter") if "limiter" in record else 0
     return claim
 
 

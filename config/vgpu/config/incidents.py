@@ -10,7 +10,9 @@ OVER_LIMIT = "over-limit"  #: NVML names more memory for the container than its 
 STOPPED = "stopped"  #: the same, and vgpud has killed the container (limits.enforcement: kill)
 OUT_OF_MEMORY = "out-of-memory"  #: libvcuda has refused allocations, as the container reports
 LOCK_FLOOD = "lock-flood"  #: it holds very many locks on a card's presence file, so that others take no turns
-KINDS = (OVER_LIMIT, STOPPED, OUT_OF_MEMORY, LOCK_FLOOD)
+UNLIMITED_PROCESS = "unlimited-process"  #: processes use the card without libvcuda
+UNCOVERED = "uncovered"  #: the image has a copy of libcuda that the hook could not cover
+KINDS = (OVER_LIMIT, STOPPED, OUT_OF_MEMORY, LOCK_FLOOD, UNLIMITED_PROCESS, UNCOVERED)
 FIELDS = ("kind", "container", "pod_uid", "container_name", "uuid", "limit", "amount", "at")
 
 
@@ -18,11 +20,12 @@ class Incident:
     """An incident of the container `container` on the card `uuid`.
 
     `pod_uid` and `container_name` are those of its pod, "" outside Kubernetes. `limit` is the memory limit in bytes.
-    `amount` is bytes in use, the number of refused allocations for OUT_OF_MEMORY, or of locks for LOCK_FLOOD. `at` is
-    when it was seen last, in seconds since 1970.
+    `amount` is bytes in use, or the number of refused allocations for OUT_OF_MEMORY, of locks for LOCK_FLOOD, of
+    processes or of copies. `at` is when it was seen last, in seconds since 1970. `detail` is what was found, for the
+    last two kinds: the library that a process has loaded, or the hook's line.
     """
 
-    __slots__ = FIELDS
+    __slots__ = (*FIELDS, "detail")
 
     def __init__(
         self,
@@ -34,6 +37,7 @@ class Incident:
         limit: int,
         amount: int,
         at: float,
+        detail: str = "",
     ) -> None:
         self.kind = kind
         self.container = container
@@ -43,9 +47,10 @@ class Incident:
         self.limit = limit
         self.amount = amount
         self.at = at
+        self.detail = detail
 
     def record(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in FIELDS}
+        return {**{name: getattr(self, name) for name in FIELDS}, **({"detail": self.detail} if self.detail else {})}
 
 
 def of_record(record: dict[str, object]) -> list[Incident]:
@@ -65,4 +70,5 @@ def _incident(item: object) -> Incident | None:
         return None
     kind, container, pod_uid, container_name, uuid = texts
     limit, amount, at = numbers
-    return Incident(kind, container, pod_uid, container_name, uuid, int(limit), int(amount), float(at))
+    detail = str(item.get("detail", ""))
+    return Incident(kind, container, pod_uid, container_name, uuid, int(limit), int(amount), float(at), detail)

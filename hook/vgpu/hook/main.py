@@ -25,7 +25,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook import error_line, hooklog
 from vgpu.hook.inject import execute, limiter_files, plan
 from vgpu.hook.inject.execute import Execution
-from vgpu.hook.inject.inspect import driver_parameters, inspect
+from vgpu.hook.inject.inspect import driver_parameters, inspect, process_of
 from vgpu.hook.inject.plan import Plan, PlannedContainer
 from vgpu.hook.ledger import container_processes
 from vgpu.hook.ledger.ledger import Ledger, Start
@@ -82,6 +82,7 @@ class Hook:
     times at which they began, for the log. `proc` is the root of procfs.
 
     `execution` is that of the plan: it is undone when a later step fails. `name` is namespace/pod/container, or "".
+    `uncovered` and `limiter` are what the claim gets of the plan.
     """
 
     __slots__ = (
@@ -89,11 +90,13 @@ class Hook:
         "config_path",
         "dry_run",
         "execution",
+        "limiter",
         "name",
         "proc",
         "run_dir",
         "started",
         "steps",
+        "uncovered",
     )
 
     def __init__(self, arguments: Arguments, proc: str = "/proc") -> None:
@@ -105,6 +108,8 @@ class Hook:
         self.name = ""
         self.steps = [("state", time.monotonic())]
         self.execution: Execution | None = None
+        self.uncovered: tuple[str, ...] = ()
+        self.limiter = 0
         self.started: tuple[Ledger, Start] | None = None  # when nothing but `keep` is left to do
 
     @property
@@ -182,7 +187,8 @@ class Hook:
         try:
             notes, access = self._equip(container, allocation, node)
             self.step = "record"
-            node.ledger.confirm(start, {f"{major}:{minor}": path for (major, minor), path in access.nodes.items()})
+            opened = {f"{major}:{minor}": path for (major, minor), path in access.nodes.items()}
+            node.ledger.confirm(start, opened, self.uncovered, self.limiter)
             self.started = (node.ledger, start)
             return [*node.ledger.describe(allocation), *_too_small(allocation), *notes, *node.ledger.notes]
         except BaseException as error:
@@ -227,6 +233,7 @@ class Hook:
         opened = access.execute(self.proc)
         self.step = "mount"
         self.execution.finish()
+        self.uncovered, self.limiter = planned.uncovered, limiter_files.inode(planned.limiter)
         return [*planned.notes, *self.execution.notes, opened.text], access
 
     def _plan(self, container: Container, root: Rootfs, allocation: Allocation, node: Node) -> Plan:
@@ -235,7 +242,9 @@ class Hook:
         wish = container.env.get("NVIDIA_DRIVER_CAPABILITIES", "")
         capabilities = plan.capabilities(wish, settings, allocation.exclusive)
         nodes = plan.devices(inventory, allocation, capabilities)
-        inspection = inspect(root, plan.library_stems(inventory), [device.name for device in nodes])
+        process = None if allocation.exclusive else process_of(container.config, container.env)
+        names = [device.name for device in nodes]
+        inspection = inspect(root, plan.library_stems(inventory), names, process=process)
         limiter: dict[str, str] = {}
         notes: tuple[str, ...] = ()
         if not allocation.exclusive:

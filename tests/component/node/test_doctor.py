@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from doctor_tree import Tree, only
 from driver_roots import DriverRoot, compile_library
 
@@ -15,7 +16,7 @@ from vgpu.config import paths, records
 from vgpu.config.inventory import Inventory, LimiterCopy, identity
 from vgpu.config.settings import Settings
 from vgpu.node.ctl import doctor as verb
-from vgpu.node.doctor import coexistence, findings, node
+from vgpu.node.doctor import coexistence, findings, image, node
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, Finding
 
 
@@ -32,6 +33,26 @@ def test_libvcuda(tree: Tree) -> None:
     assert "SONAME libother.so.1" in only(node.libvcuda, tree.context).found
     compile_library(tree.path / "vcuda/libcuda.so.1", "int x;", "-nostdlib", soname="libcuda.so.1")
     assert only(node.libvcuda, tree.context).found.endswith("NEEDED nothing")
+
+
+def test_an_image_by_its_configuration_and_the_environment_of_a_pod(tmp_path: Path) -> None:
+    """As skopeo prints the configuration, and as podman does; nobody needs root for that."""
+    for name in ("a", "b", "c"):
+        compile_library(tmp_path / f"root/opt/{name}/driver.so", "int x[1 << 16] = {1};", soname="libcuda.so.1")
+        (tmp_path / f"root/opt/{name}/libcuda.so.1").symlink_to("driver.so")
+    config = {"Env": ["LD_LIBRARY_PATH=a", "A=b=c"], "WorkingDir": "/opt", "Cmd": ["true"]}
+    for text in ({"config": config}, [{"Config": config}]):
+        (tmp_path / "config.json").write_text(json.dumps(text))
+        arguments = ["--image", tmp_path / "root", "--image-config", tmp_path / "config.json", "--output", "json"]
+        done = CliRunner().invoke(
+            verb.doctor, [*map(str, arguments), "--env", "LD_PRELOAD=/opt/b/driver.so"], obj="/none"
+        )
+        found = {item["path"]: item["status"] for item in json.loads(done.stdout)}
+        covered, stays = image.COVERED, image.STAYS
+        assert found == {"/opt/a/driver.so": covered, "/opt/b/driver.so": covered, "/opt/c/driver.so": stays}
+        assert done.exit_code == 1
+    done = CliRunner().invoke(verb.doctor, ["--image", str(tmp_path), "--env", "A"], obj="/none")
+    assert "expected NAME=VALUE" in str(done.exception)
 
 
 def test_the_built_libvcuda_is_right(tree: Tree, build: Path) -> None:

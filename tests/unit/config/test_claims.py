@@ -19,7 +19,10 @@ SOUND = Claim(
     "c1", 12, 3456, [CardLimit(UUID, 1 << 30, 30, 50)], False, Holder("uid", "main"), [ID], "/run/b", 17e8,
     "ns/pod/main", True, priority=0, devices={"195:0": "/dev/nvidia0"},
 ).record()  # fmt: skip
-LATER = {"cgroup", "boot_id", "priority", "devices", "lowered", "promised", "common_presence"}
+SOUND.update(uncovered=["/opt/x: stays"], limiter=77)
+LATER = {
+    "cgroup", "boot_id", "priority", "devices", "lowered", "promised", "common_presence", "uncovered", "limiter",
+}  # fmt: skip
 WHOLE = Claim("c2", 12, 3456, [CardLimit(UUID, UNLIMITED)], True, None, [], "/run/b", 17e8).record()
 
 
@@ -106,7 +109,7 @@ def test_refuses_a_wrong_field(change: dict[str, object], line: str) -> None:
 def test_fields_that_older_claims_lack_are_empty() -> None:
     old = {key: value for key, value in SOUND.items() if key not in LATER}
     read = claims.from_record(old, "f")
-    assert (read.cgroup, read.boot_id, read.priority) == ("", "", 1)
+    assert (read.cgroup, read.boot_id, read.priority, read.uncovered, read.limiter) == ("", "", 1, [], 0)
     assert (read.lowered, read.common_presence) == (None, None), "not known, and written as it was"
     assert not {"lowered", "common_presence"} & set(read.record())
 

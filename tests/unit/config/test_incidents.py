@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from vgpu.config.incidents import KINDS, Incident, of_record
+from vgpu.config.incidents import KINDS, UNCOVERED, Incident, of_record
 
 
 def whole(kind: str) -> dict[str, object]:
-    return Incident(kind, "c", "u", "main", "GPU-a", 1 << 30, 1, 5.5).record()
+    return Incident(kind, "c", "u", "main", "GPU-a", 1 << 30, 1, 5.5, "/x" if kind == UNCOVERED else "").record()
 
 
 def test_a_record_is_read_as_it_was_written() -> None:

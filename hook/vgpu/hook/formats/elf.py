@@ -1,4 +1,4 @@
-"""ELF files as far as driver libraries need them: word size, machine, DT_SONAME, DT_NEEDED.
+"""ELF files as far as driver libraries need them: word size, machine, DT_SONAME, DT_NEEDED, DT_RPATH and DT_RUNPATH.
 
 Belongs here: the bounded walk header -> program headers -> dynamic segment -> strings, for both word sizes and both
 byte orders. Not here: the meaning of a name (vgpu.node.driver.files). Section headers are never read: the loader does
@@ -20,12 +20,13 @@ EM_X86_64 = 62
 EM_AARCH64 = 183
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
-_DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SONAME = 0, 1, 5, 14
+_DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 1, 5, 14, 15, 29
 
 _MAX_SEGMENTS = 512
 _MAX_DYNAMIC = 1 << 16  # bytes; libcuda's is below one KiB
 _MAX_NEEDED = 1024
 _MAX_NAME = 1024
+_MAX_SEARCHED = 8192  # bytes of a search path
 _MAX_OFFSET = 1 << 62  # pread takes a signed 64-bit offset
 
 #: EI_CLASS and EI_DATA -> word size and struct's byte order
@@ -38,15 +39,19 @@ _DYN = {32: "iI", 64: "qQ"}
 
 
 class Elf:
-    """`bits` 32 or 64, `machine` as EM_*, `soname` ("" without one), `needed` in the file's order."""
+    """`bits` 32 or 64, `machine` as EM_*, `soname` ("" without one), `needed` in the file's order.
 
-    __slots__ = ("bits", "machine", "needed", "soname")
+    `searched` is its DT_RUNPATH, or where it has none its DT_RPATH, "" without either: folders between colons.
+    """
 
-    def __init__(self, bits: int, machine: int, soname: str, needed: tuple[str, ...]) -> None:
+    __slots__ = ("bits", "machine", "needed", "searched", "soname")
+
+    def __init__(self, bits: int, machine: int, soname: str, needed: tuple[str, ...], searched: str = "") -> None:
         self.bits = bits
         self.machine = machine
         self.soname = soname
         self.needed = needed
+        self.searched = searched
 
 
 def read(path: str) -> Elf:
@@ -92,8 +97,8 @@ class _Reader:
         self._bits, self._order = _IDENTITY[header[4:6]]
         (machine,) = self._unpack("H", 18)
         loads, dynamic = self._segments()
-        soname, needed = self._names(loads, dynamic) if dynamic else ("", ())
-        return Elf(self._bits, machine, soname, needed)
+        soname, needed, searched = self._names(loads, dynamic) if dynamic else ("", (), "")
+        return Elf(self._bits, machine, soname, needed, searched)
 
     def _bytes(self, offset: int, size: int) -> bytes:
         """`size` bytes at `offset`, or fewer where the file ends."""
@@ -132,12 +137,13 @@ class _Reader:
             return fields[0], fields[1], fields[2], fields[4]
         return fields[0], fields[2], fields[3], fields[5]
 
-    def _names(self, loads: list[tuple[int, int, int]], dynamic: tuple[int, int]) -> tuple[str, tuple[str, ...]]:
+    def _names(self, loads: list[tuple[int, int, int]], dynamic: tuple[int, int]) -> tuple[str, tuple[str, ...], str]:
         form = self._order + _DYN[self._bits]
         data = self._bytes(*dynamic)
         whole = len(data) - len(data) % struct.calcsize(form)
         strings, soname = None, None
         needed: list[int] = []
+        searched: dict[int, int] = {}
         for tag, value in struct.iter_unpack(form, data[:whole]):
             if tag == _DT_NULL:
                 break
@@ -147,13 +153,17 @@ class _Reader:
                 soname = value
             elif tag == _DT_NEEDED and len(needed) < _MAX_NEEDED:
                 needed.append(value)
+            elif tag in (_DT_RPATH, _DT_RUNPATH):
+                searched[tag] = value
         if strings is None:
-            return "", ()
+            return "", (), ""
         name = "" if soname is None else self._string(strings + soname)
-        return name, tuple(self._string(strings + value) for value in needed)
+        path = searched.get(_DT_RUNPATH, searched.get(_DT_RPATH))
+        folders = "" if path is None else self._string(strings + path, _MAX_SEARCHED)
+        return name, tuple(self._string(strings + value) for value in needed), folders
 
-    def _string(self, offset: int) -> str:
-        text, end, _ = self._bytes(offset, _MAX_NAME).partition(b"\0")
+    def _string(self, offset: int, limit: int = _MAX_NAME) -> str:
+        text, end, _ = self._bytes(offset, limit).partition(b"\0")
         if not end:
             raise _NotElf(f"a name without an end at byte {offset}")
         return text.decode("utf-8")

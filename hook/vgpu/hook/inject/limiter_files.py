@@ -26,6 +26,14 @@ def choose(inventory: Inventory, libvcuda_dir: str) -> tuple[dict[str, str], tup
     return chosen, tuple(notes)
 
 
+def inode(path: str) -> int:
+    """The number of the file at `path`, by which vgpud knows it in what processes map; 0 when it is gone, or none."""
+    try:
+        return os.stat(path).st_ino if path else 0
+    except OSError:
+        return 0
+
+
 def _problem(path: str) -> str:
     """Why the copy cannot be used, or ""."""
     try:

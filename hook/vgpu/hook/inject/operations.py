@@ -142,6 +142,18 @@ class OverlayFile(Bind):
         super().execute(inside, handle)
 
 
+class Cover(OverlayFile):
+    """The same on a copy that the image or a volume has; nothing to do when that is gone by now."""
+
+    __slots__ = ()
+
+    def execute(self, inside: Inside, handle: Handle | None) -> None:
+        assert handle is not None
+        target = inside.root.existing(self.path)
+        if target >= 0:
+            inside.attach(handle, target)
+
+
 class BindDirectory(Bind):
     """A directory of the host on the directory `path`."""
 

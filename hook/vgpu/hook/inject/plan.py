@@ -16,12 +16,13 @@ from vgpu.hook.formats import ldcache
 from vgpu.hook.formats.elf import EM_386, EM_AARCH64, EM_ARM, EM_X86_64
 from vgpu.hook.formats.ldcache import Addition
 from vgpu.hook.inject import mounts
-from vgpu.hook.inject.inspect import LOADER_CACHE, MUSL, Inspection
+from vgpu.hook.inject.inspect import LIMITED, LOADER_CACHE, MUSL, NVIDIA_DIR, Inspection
 from vgpu.hook.inject.mounts import Entry
 from vgpu.hook.inject.operations import (
     Bind,
     BindDevice,
     BindDirectory,
+    Cover,
     Operation,
     OverlayFile,
     ReplaceFile,
@@ -30,13 +31,11 @@ from vgpu.hook.inject.operations import (
 )
 from vgpu.hook.placement.allocation import Allocation
 
-NVIDIA_DIR = "/usr/local/nvidia"  # images for gpu-manager, and CUDA's own, have it in PATH and LD_LIBRARY_PATH
 BINARY_DIR = "/usr/bin"
 USAGE_SIZE = 2 << 20
 SMALL = 64 << 10
 MAX_COPIES = 256  # of driver libraries in an image; each costs a mount
 
-LIMITED = ("libcuda", "libnvidia-ml")  #: the libraries that libvcuda replaces
 DEFAULT_CAPABILITIES = ("compute", "utility")  #: of a container that names none
 #: OpenCL's allocator and VDPAU, whose processes are in no list of NVML's compute processes: libvcuda can limit neither.
 UNLIMITED_LIBRARIES = ("libnvidia-opencl", "libvdpau_nvidia")
@@ -53,14 +52,26 @@ IMPLIED = {"video": "compute", "display": "graphics"}
 
 
 class Plan:
-    """`operations` in their order, `devices` to open in the cgroup, `notes` for the log."""
+    """`operations` in their order, `devices` to open in the cgroup, `notes` for the log. `uncovered`: a line for each
+    copy of a limited library in a share that stays. `limiter` is the host's file of its libcuda, "" without one. Both
+    are for the claim.
+    """
 
-    __slots__ = ("devices", "notes", "operations")
+    __slots__ = ("devices", "limiter", "notes", "operations", "uncovered")
 
-    def __init__(self, operations: tuple[Operation, ...], devices: tuple[Device, ...], notes: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        operations: tuple[Operation, ...],
+        devices: tuple[Device, ...],
+        notes: tuple[str, ...],
+        uncovered: tuple[str, ...] = (),
+        limiter: str = "",
+    ) -> None:
+        self.limiter = limiter
         self.operations = operations
         self.devices = devices
         self.notes = notes
+        self.uncovered = uncovered
 
 
 class PlannedContainer:
@@ -134,7 +145,11 @@ def make(container: PlannedContainer, inventory: Inventory, settings: Settings, 
     operations += _proc(container, parameters, settings)
     loader, loader_notes = _loader(libraries, container.inspection)
     operations += loader
-    return Plan(tuple(operations), container.devices, notes + loader_notes)
+    if container.allocation.exclusive:
+        return Plan(tuple(operations), container.devices, notes + loader_notes)
+    uncovered = container.inspection.uncovered
+    limiter = sources.get("libcuda", "")
+    return Plan(tuple(operations), container.devices, notes + loader_notes + uncovered, uncovered, limiter)
 
 
 def _libraries(container: PlannedContainer, inventory: Inventory, settings: Settings) -> list[Library]:
@@ -264,8 +279,11 @@ def _masks(
         expected = f"at most {MAX_COPIES} copies of the driver's libraries in the image"
         raise VgpuError("root file system", expected=expected, found=len(covered), do="remove them from the image")
     operations: list[Operation] = [OverlayFile(sources[_stem(_name(path))], path) for path in covered]
+    private = [(path, stem) for path, stem in facts.private if stem in sources]
+    operations += [Cover(sources[stem], path) for path, stem in private]
     return operations, tuple(
-        f"{path}: replaced by the node's own library, because it would bypass the limits" for path in covered
+        f"{path}: replaced by the node's own library, because it would bypass the limits"
+        for path in (*covered, *(path for path, _ in private))
     )
 
 

@@ -182,14 +182,19 @@ class Ledger:
             self._end(container)
         return allocation
 
-    def confirm(self, start: Start, devices: dict[str, str] | None = None) -> None:
-        """Mark the claim as ready, after all other steps. `devices` were opened in the container's device cgroup."""
+    def confirm(
+        self, start: Start, devices: dict[str, str] | None = None, uncovered: tuple[str, ...] = (), limiter: int = 0
+    ) -> None:
+        """Mark the claim as ready, after all other steps. `devices` were opened in the container's device cgroup; the
+        other two are the claim's.
+        """
         claim = claims.read(self.run_dir, start.container)
         if (claim.pid, claim.start_time) != (start.pid, start.start_time):
             found = f"that of process {claim.pid}"
             raise VgpuError(f"container {start.container}", expected=f"the claim of process {start.pid}", found=found)
         claim.ready = True
         claim.devices = devices or {}
+        claim.uncovered, claim.limiter = list(uncovered), limiter
         records.write(paths.claim(self.run_dir, start.container), claim.record())
 
     def withdraw(self, start: Start) -> None:

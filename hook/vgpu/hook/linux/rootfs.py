@@ -201,6 +201,18 @@ class Rootfs:
         self._remove_link(parent, name)
         return self._new_file(parent, name)
 
+    def existing(self, path: str) -> int:
+        """An O_PATH fd of the regular file `path` to mount on, -1 when there is none. Nothing is made."""
+        directory, _, name = path.rpartition("/")
+        try:
+            found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.held(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            return -1
+        if stat.S_ISREG(os.fstat(found).st_mode):
+            return found
+        os.close(found)
+        return -1
+
     def _new_file(self, parent: int, name: str) -> int:
         """An fd of a new empty file; FileExistsError when the name exists, even as a symlink."""
         flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -334,6 +346,12 @@ class Rootfs:
             if fd in self._parents.values():
                 self._paths[fd] = path
         return path
+
+    def place(self, fd: int) -> str:
+        """The path without links of `fd` below the root, as it is now; "" when it is not there."""
+        top, full = (os.readlink(f"/proc/self/fd/{item}") for item in (self.fd, fd))
+        top = top.rstrip("/")
+        return full[len(top) :] if full.startswith(top + "/") else ""
 
     def recover(self, journal: bytes, pid: int, contents: dict[str, bytes]) -> list[str]:
         """Undo what the process `pid`, which was killed, wrote to its journal. `contents` are those of replaced files,

@@ -1,5 +1,7 @@
 """`vgpuctl doctor`: runs every check on this node, shows what each one found, and has some of it mended.
 
+With --image it looks at an image instead.
+
 Belongs here: the order of the checks, the table and the exit status. Does not belong here: the checks themselves and
 the repairs, which are in vgpu.node.doctor.
 """
@@ -16,7 +18,7 @@ from vgpu.config import settings
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.output import output_option, print_json, print_table, print_text, wide_option
-from vgpu.node.doctor import causes, cdi_devices, coexistence, host, node, repairs, runtimes
+from vgpu.node.doctor import causes, cdi_devices, coexistence, host, image, node, repairs, runtimes
 from vgpu.node.doctor.findings import FAILURE, OK, Check, CheckContext, Finding, examine
 from vgpu.node.doctor.repairs import Repair
 from vgpu.node.service import installation, privilege
@@ -46,6 +48,7 @@ CHECKS: dict[str, Check] = {
     "cards in use": coexistence.foreign_users,
 }
 HEADERS = ("check", "status", "found")
+IMAGE_HEADERS = ("path", "status", "found")
 
 
 @click.command()
@@ -57,15 +60,33 @@ HEADERS = ("check", "status", "found")
     is_flag=True,
     help="Make missing nodes of the driver and take a stale inventory again; then check once more.",
 )
+@click.option(
+    "--image", "root", default="", metavar="ROOT", help="Look at the unpacked image or bundle in ROOT instead."
+)
+@click.option(
+    "--image-config", default="", metavar="FILE", help="The image's configuration, as skopeo and podman print it."
+)
+@click.option(
+    "--env", multiple=True, metavar="NAME=VALUE", help="A variable of the image's containers; may be repeated."
+)
 @click.pass_obj
-def doctor(config_path: str, output: str, wide: bool, hook: str, fix: bool) -> None:
+def doctor(
+    config_path: str, output: str, wide: bool, hook: str, fix: bool, root: str, image_config: str, env: tuple[str, ...]
+) -> None:
     """Check this node's driver, settings, cgroups, runtimes and cards. Only --fix changes anything.
 
     A finding that follows from another one names that one, and no advice of its own: mend the cause first. The exit
     status is 1 if a check fails. After a warning containers still have their limits, but an administrator
     should look at the cause. --fix does only what vgpud would do: for all else, as for a runtime that does not call the
     hook, the finding has the command.
+
+    With --image it lists the copies of libcuda and of NVML in an image: those that the hook covers in a share, and
+    those that would stay. The exit status is 1 if one would stay. The environment that decides comes from the
+    bundle's config.json, from --image-config and from --env.
     """
+    if root:
+        _print_image(image.examine(root, env, image_config), output, wide)
+        return
     context = _context(config_path, hook)
     findings = diagnose(context)
     if fix:
@@ -75,6 +96,17 @@ def doctor(config_path: str, output: str, wide: bool, hook: str, fix: bool) -> N
     else:
         _print(findings, wide)
     if any(finding.status == FAILURE for finding in findings):
+        raise click.exceptions.Exit(1)
+
+
+def _print_image(copies: list[image.Copy], output: str, wide: bool) -> None:
+    if output == "json":
+        print_json([asdict(copy) for copy in copies])
+    elif copies:
+        print_table([(escaped(one.path), one.status, escaped(one.found)) for one in copies], IMAGE_HEADERS, wide=wide)
+    else:
+        click.echo("no copy of libcuda or NVML")
+    if any(copy.status == image.STAYS for copy in copies):
         raise click.exceptions.Exit(1)
 
 

@@ -16,7 +16,7 @@ import dataclasses
 from vgpu.config import inventory as inventories
 from vgpu.config import limits, paths, records
 from vgpu.config.claims import Claim
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Card
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
@@ -85,7 +85,12 @@ def take(node: Settings) -> Snapshot:
     living = ContainerProcesses([claim for claim in held if ledger.lives(claim)])
     names = Names()
     used, silent = _memory_used(living)
-    warnings = list(dict.fromkeys([*ledger.notes, *(_does_not_answer(claim, names) for claim in silent)]))
+    uncovered = [
+        f"{_label(claim, names)}: {escaped(line)}" for claim in living.claims for line in claim.uncovered
+    ]  # fmt: skip
+    warnings = list(
+        dict.fromkeys([*ledger.notes, *(_does_not_answer(claim, names) for claim in silent), *uncovered])
+    )  # fmt: skip
     daemon_line, answer = health.status_line(node.run_dir)
     cores = health.core_use(answer)
     index = {card.uuid: card.index for card in cards}
@@ -121,12 +126,15 @@ def _memory_used(living: ContainerProcesses) -> tuple[dict[str, Used], list[Clai
 
 
 def _does_not_answer(claim: Claim, names: Names) -> str:
-    name = names.of(claim)
-    label = f"container {claim.container} ({name})" if name else f"container {claim.container}"
     return (
-        f"{label}: the memory that it uses is not known: expected its usage region in {LIMIT:g} s, "
+        f"{_label(claim, names)}: the memory that it uses is not known: expected its usage region in {LIMIT:g} s, "
         "found that a program in it blocks the host; look for FUSE mounts and fanotify there, or end it"
     )
+
+
+def _label(claim: Claim, names: Names) -> str:
+    name = names.of(claim)
+    return f"container {claim.container} ({name})" if name else f"container {claim.container}"
 
 
 def _in_force(claim: Claim, run_dir: str) -> list[CardLimit]:

@@ -3,7 +3,8 @@
 Belongs here: calling NVML in a worker, and finding the container of each process. NVML's list is read first and the
 claims second, so that a container that starts in between never counts as foreign. Does not belong here: the
 consequences, which the ledger decides: no container can get a card with a foreign process as a whole card, and a share
-of such a card gets a warning. The figures of the containers' own processes go to vgpu.node.daemon.driver_overhead.
+of such a card gets a warning. The figures of the containers' own processes go to vgpu.node.daemon.driver_overhead, the
+processes to vgpu.node.daemon.unlimited_processes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs, staleness
 from vgpu.node.daemon.driver_overhead import DriverOverhead
+from vgpu.node.daemon.unlimited_processes import UnlimitedProcesses, inodes
 from vgpu.node.daemon.worker import Monitor, Spawn, Worker
 from vgpu.node.driver import nvml
 from vgpu.node.service.log import Conditions
@@ -88,9 +90,12 @@ class ForeignProcessMonitor(Monitor):
         proc: str = "/proc",
         clock: Callable[[], float] = since_boot,
         driver_overhead: DriverOverhead | None = None,
+        unlimited: UnlimitedProcesses | None = None,
     ) -> None:
         super().__init__(settings, conditions, spawn, proc, clock)
         self.driver_overhead = driver_overhead
+        self.unlimited = unlimited
+        self._limiters: frozenset[int] = frozenset()  # inodes of libvcuda's libcuda
         self.users: dict[str, list[User]] = {}
 
     def look(self, inventory: Inventory | None) -> None:
@@ -101,6 +106,9 @@ class ForeignProcessMonitor(Monitor):
         if inventory is not None and inventory.cards and self._due():
             if self.driver_overhead is not None:
                 self.driver_overhead.before()
+            self._limiters = inodes(
+                [f"{self.settings.text('paths.libvcuda')}/libcuda.so.1", *(copy.path for copy in inventory.copies)]
+            )
             self._start(lambda: listed(inventory))
 
     def stop(self) -> None:
@@ -116,7 +124,11 @@ class ForeignProcessMonitor(Monitor):
         if worker.error:
             return
         found = rows_of(worker.result)
-        self.users = judge(found, Ledger(self.settings, [], self.proc))
+        ledger = Ledger(self.settings, [], self.proc)
+        self.users = judge(found, ledger)
+        if self.unlimited is not None:
+            living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
+            self.unlimited.look(found, living, self._limiters)
         record = foreign.record(self.users, staleness.boot_id(self.proc), self.clock(), VALID * interval)
         records.write(paths.foreign(self.settings.run_dir), record)
         self.conditions.set(

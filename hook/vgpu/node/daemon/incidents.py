@@ -30,13 +30,13 @@ class Incidents:
         self._refusals: dict[Identity, dict[str, int]] = {}  # as last reported, by card uuid
         self._before: set[Identity] | None = None  # the containers of the time before vgpud's first look
 
-    def note(self, kind: str, claim: Claim, uuid: str, amount: int) -> None:
+    def note(self, kind: str, claim: Claim, uuid: str, amount: int, detail: str = "") -> None:
         """Remember an incident of this moment."""
         limit = next((card.memory for card in claim.cards if card.uuid == uuid), UNLIMITED)
         pod, name = (claim.holder.pod_uid, claim.holder.container) if claim.holder else ("", "")
         self._found.pop((kind, claim.container, uuid), None)  # the newest come last
         self._found[kind, claim.container, uuid] = Incident(
-            kind, claim.container, pod, name, uuid, limit, amount, self.clock()
+            kind, claim.container, pod, name, uuid, limit, amount, self.clock(), detail
         )
 
     def look_at_refusals(self, living: Iterable[Claim], refusals: Refusals) -> None:

@@ -46,6 +46,7 @@ from vgpu.node.daemon.reaper import Reaper
 from vgpu.node.daemon.region_readers import RegionReaders
 from vgpu.node.daemon.round_record import Parts, RoundRecorder
 from vgpu.node.daemon.server import Server
+from vgpu.node.daemon.unlimited_processes import UnlimitedProcesses
 from vgpu.node.daemon.usage_monitor import UsageMonitor
 from vgpu.node.daemon.worker import Work, Worker
 from vgpu.node.service import privilege, single_instance
@@ -93,8 +94,9 @@ class Daemon:
         self.region_readers = RegionReaders(self.conditions, self.proc)
         self.context_sizes = ContextSizes(self.settings, self.conditions, self.region_readers, self.proc)
         use = DriverOverhead(self.settings, self.region_readers, self.proc, context_sizes=self.context_sizes)
+        self.unlimited = UnlimitedProcesses(self.conditions, self.region_readers, self.incidents, self.proc)
         self.foreign_processes = ForeignProcessMonitor(
-            self.settings, self.conditions, self._spawn, self.proc, driver_overhead=use
+            self.settings, self.conditions, self._spawn, self.proc, driver_overhead=use, unlimited=self.unlimited
         )
         self.lender = Lender(self.settings, self.proc, regions=self.region_readers)
         self.device_monitor = DeviceMonitor(self.settings, self.conditions, self._spawn, self.region_readers, self.proc)
@@ -108,7 +110,7 @@ class Daemon:
         self.card_use = CardUseMonitor(self.settings, self.conditions, self._spawn, self.proc)
         parts = Parts(
             self.lender, self.usage_monitor, self.card_use, self.foreign_processes, self.memory_watch,
-            self.region_readers, self.lock_floods,
+            self.region_readers, self.lock_floods, self.unlimited,
         )  # fmt: skip
         self.round_recorder = RoundRecorder(self.settings, parts, self.proc, incidents=self.incidents)
 
@@ -298,6 +300,7 @@ class Daemon:
             },
             "cores": [self._core_figures(row) for row in self.lender.figures()],
             "memory": self.memory_watch.figures(),
+            "unlimited": self.unlimited.figures(),
             "warnings": list(self.conditions.present.values()),
         }
 

@@ -31,6 +31,7 @@ from vgpu.node.daemon.incidents import Incidents
 from vgpu.node.daemon.lender import Lender
 from vgpu.node.daemon.lock_floods import LockFloods
 from vgpu.node.daemon.memory_watch import MemoryWatch
+from vgpu.node.daemon.unlimited_processes import UnlimitedProcesses
 from vgpu.node.daemon.usage_monitor import UsageMonitor
 from vgpu.node.daemon.usage_regions import CallsReaders
 
@@ -54,7 +55,9 @@ class Parts:
         memory_watch: MemoryWatch,
         readers: CallsReaders,
         lock_floods: LockFloods,
+        unlimited: UnlimitedProcesses | None = None,
     ) -> None:
+        self.unlimited = unlimited
         self.lender = lender
         self.usage_monitor = usage_monitor
         self.card_use = card_use
@@ -203,12 +206,16 @@ class RoundRecorder:
             "start_time": claim.start_time, "created": claim.created, "exclusive": claim.exclusive,
             "ready": claim.ready, "priority": claim.priority, "pids": pids[:MAX_PIDS],
             "processes": len(pids), "state": "running" if claim.ready else "starting",
+            "unlimited": self._unlimited(claim), "uncovered": len(claim.uncovered),
             "cards": [
                 self._container_card(claim, card, overhead, figures.get((claim.container, card.uuid), {}),
                                      held if isinstance(held, dict) else None)
                 for card, overhead in self._in_force(claim)
             ],
         }  # fmt: skip
+
+    def _unlimited(self, claim: Claim) -> int:
+        return len(self.parts.unlimited.of(claim.container)) if self.parts.unlimited else 0
 
     def _container_card(self, claim: Claim, card: CardLimit, overhead: int, row: Record, held: Record | None) -> Record:
         key = (claim.container, card.uuid)

@@ -11,14 +11,24 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from vgpu.config.claims import Claim
-from vgpu.config.incidents import LOCK_FLOOD, OUT_OF_MEMORY, OVER_LIMIT, STOPPED, Incident
+from vgpu.config.incidents import (
+    LOCK_FLOOD,
+    OUT_OF_MEMORY,
+    OVER_LIMIT,
+    STOPPED,
+    UNCOVERED,
+    UNLIMITED_PROCESS,
+    Incident,
+)
 from vgpu.plugin.apiserver.pod_complaints import Complaint
 
 HOUR = 3600.0  #: seconds between two events of one reason and container; an API server keeps events for as long
 MEMORY_LIMIT_EXCEEDED, KILLED_FOR_MEMORY = "MemoryLimitExceeded", "KilledForMemory"
 OUT_OF_CARD_MEMORY, CARD_FAULT = "OutOfCardMemory", "CardFault"
+LIMITER_BYPASSED, DRIVER_COPY_NOT_COVERED = "LimiterBypassed", "DriverCopyNotCovered"
 REASONS = {
     OVER_LIMIT: MEMORY_LIMIT_EXCEEDED, STOPPED: KILLED_FOR_MEMORY, OUT_OF_MEMORY: OUT_OF_CARD_MEMORY,
+    UNLIMITED_PROCESS: LIMITER_BYPASSED, UNCOVERED: DRIVER_COPY_NOT_COVERED,
     LOCK_FLOOD: "LockFlood",
 }  # fmt: skip
 MIB = 1 << 20
@@ -97,6 +107,14 @@ def _text(one: Incident) -> str:
             f"container {name} holds {one.amount} locks or more on the presence file of card {one.uuid}: the card's "
             "other containers take no turns meanwhile"
         )
+    if one.kind == UNLIMITED_PROCESS:
+        loaded = f"; one has loaded {one.detail}" if one.detail else ""
+        return (
+            f"container {name}: {one.amount} processes use card {one.uuid} without vgpu's libcuda, so no limit holds "
+            f"for them{loaded}"
+        )
+    if one.kind == UNCOVERED:
+        return f"container {name} may run without its limits: {one.detail}"
     past = f"container {name} holds {one.amount // MIB} MiB of card {one.uuid}, and its limit is {limit}"
     if one.kind == STOPPED:
         return f"{past}: vgpud has killed it (limits.enforcement: kill)"

@@ -126,6 +126,9 @@ CONTAINERS = (
     ("vgpu_container_exclusive", "Whether the container has whole cards, without limits.",
      lambda at, key: float(at.flag(key)), "exclusive"),
     ("vgpu_container_processes", "Processes of the container.", Fields.number, "processes"),
+    ("vgpu_container_unlimited_processes", "Processes that use a card without libvcuda.", Fields.number, "unlimited"),
+    ("vgpu_container_uncovered_copies", "Copies of libcuda in the image that the hook could not cover.", Fields.number,
+     "uncovered"),
 )  # fmt: skip
 
 

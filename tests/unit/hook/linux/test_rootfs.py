@@ -101,6 +101,23 @@ def test_mount_point_replaces_a_link_and_gives_it_back(root: Rootfs, tree: Path)
     assert os.readlink(tree / "lib/libcuda.so.1") == "/etc/passwd"
 
 
+def test_an_existing_file_and_where_it_lies(root: Rootfs, tree: Path) -> None:
+    (tree / "opt/real").mkdir(parents=True)
+    (tree / "opt/real/file").write_text("image")
+    (tree / "opt/link").symlink_to("/opt/real")
+    (tree / "opt/real/other").symlink_to("file")
+    found = root.existing("/opt/link/file")
+    assert root.place(found) == "/opt/real/file"
+    os.unlink(tree / "opt/real/file")
+    assert root.place(found).endswith("(deleted)")
+    os.close(found)
+    assert [root.existing(f"/opt/real/{name}") for name in ("file", "other", ".")] == [-1, -1, -1]
+    assert sorted(os.listdir(tree / "opt/real")) == ["other"], "nothing was made"
+    outside = os.open("/", os.O_PATH)
+    assert root.place(outside) == ""
+    os.close(outside)
+
+
 def test_mount_point_leaves_an_image_file_alone(root: Rootfs, tree: Path) -> None:
     (tree / "file").write_text("image")
     os.close(root.mount_point("/file"))

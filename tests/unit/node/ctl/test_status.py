@@ -12,7 +12,7 @@ import region_reading
 from ctl_node import GIB, Node, uuid_of
 from host import Host
 
-from vgpu.config import grants, limits, usage
+from vgpu.config import claims, grants, limits, paths, records, usage
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.limits import CardLimit
 from vgpu.config.request import Request
@@ -113,6 +113,15 @@ def test_a_container_that_does_not_answer_is_named(node: Node, monkeypatch: pyte
     (warning,) = json.loads(done.stdout)["warnings"]
     assert warning.startswith("container one (default/train/main): the memory that it uses is not known")
     assert [row["memory_used"] for row in json.loads(done.stdout)["containers"]] == [None, None]
+
+
+def test_a_copy_of_libcuda_that_stays_is_named(node: Node) -> None:
+    node.hold("one", Request(1, 30, GIB), name="default/train/main")
+    claim = claims.read(str(node.path / "run"), "one")
+    claim.uncovered = ["/opt/x/libcuda.so.1: stays"]
+    records.write(paths.claim(str(node.path / "run"), "one"), claim.record())
+    (warning,) = json.loads(node.call("--output", "json").stdout)["warnings"]
+    assert warning == "container one (default/train/main): /opt/x/libcuda.so.1: stays"
 
 
 @pytest.mark.parametrize("missing", ["config.json", "run/inventory.json"])

@@ -6,7 +6,16 @@ import pytest
 
 from vgpu.config.claims import Claim
 from vgpu.config.grants import Holder
-from vgpu.config.incidents import KINDS, LOCK_FLOOD, OUT_OF_MEMORY, OVER_LIMIT, STOPPED, Incident
+from vgpu.config.incidents import (
+    KINDS,
+    LOCK_FLOOD,
+    OUT_OF_MEMORY,
+    OVER_LIMIT,
+    STOPPED,
+    UNCOVERED,
+    UNLIMITED_PROCESS,
+    Incident,
+)
 from vgpu.config.limits import CardLimit
 from vgpu.plugin.apiserver.pod_incidents import HOUR, Notice, Repeats, of_faults, of_incidents
 
@@ -31,10 +40,13 @@ def incident(kind: str, amount: int = 3 * GIB, at: float = NOON, **changes: str)
          "the card's other containers take no turns meanwhile"),
         (OUT_OF_MEMORY, 7, "OutOfCardMemory",
          "container main reports 7 allocations that did not fit into its 2048 MiB of memory on card GPU-a"),
+        (UNLIMITED_PROCESS, 2, "LimiterBypassed", "container main: 2 processes use card GPU-a without vgpu's libcuda, "
+         "so no limit holds for them; one has loaded /x/libcuda.so.1"),
+        (UNCOVERED, 1, "DriverCopyNotCovered", "container main may run without its limits: /x/libcuda.so.1"),
     ],
 )  # fmt: skip
 def test_the_words_of_each_kind(kind: str, amount: int, reason: str, text: str) -> None:
-    (notice,) = of_incidents([incident(kind, amount)])
+    (notice,) = of_incidents([incident(kind, amount, detail="/x/libcuda.so.1")])
     assert notice.pod_uid == "u"
     assert notice.complaint == (reason, text)
 
