@@ -92,6 +92,7 @@ class ForeignProcessMonitor(Monitor):
         super().__init__(settings, conditions, spawn, proc, clock)
         self.driver_overhead = driver_overhead
         self.users: dict[str, list[User]] = {}
+        self._record: dict[str, object] = {}  # what is to be written
 
     def look(self, inventory: Inventory | None) -> None:
         """Do one round. Without a fresh inventory NVML is not called."""
@@ -102,6 +103,9 @@ class ForeignProcessMonitor(Monitor):
             if self.driver_overhead is not None:
                 self.driver_overhead.before()
             self._start(lambda: listed(inventory))
+        if self._record:  # again in each round until there is room for it
+            records.write(paths.foreign(self.settings.run_dir), self._record)
+            self._record = {}
 
     def stop(self) -> None:
         """Stop, and remove the file: without a monitor it would go out of date."""
@@ -117,8 +121,7 @@ class ForeignProcessMonitor(Monitor):
             return
         found = rows_of(worker.result)
         self.users = judge(found, Ledger(self.settings, [], self.proc))
-        record = foreign.record(self.users, staleness.boot_id(self.proc), self.clock(), VALID * interval)
-        records.write(paths.foreign(self.settings.run_dir), record)
+        self._record = foreign.record(self.users, staleness.boot_id(self.proc), self.clock(), VALID * interval)
         self.conditions.set(
             "foreign users", "; ".join(f"{uuid}: {_description(users)}" for uuid, users in self.users.items())
         )
