@@ -11,12 +11,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "deadline.h"
 #include "input.h"
 #include "interpreter.h"
 #include "marker.h"
 #include "report.h"
 
 #define PROGRAM "vgpu-hook"
+#define STOPPED "poststop"
 #define USAGE \
 	"expected [--config /PATH] [--dry-run] [--standalone any|key] [--annotation vgpu.io/KEY=VALUE]... " \
 	"prestart|createRuntime|poststop"
@@ -37,7 +39,7 @@ struct hook_args {
 
 static bool is_stage(const char *word)
 {
-	return !strcmp(word, "prestart") || !strcmp(word, "createRuntime") || !strcmp(word, "poststop");
+	return !strcmp(word, "prestart") || !strcmp(word, "createRuntime") || !strcmp(word, STOPPED);
 }
 
 /* The value of the option `name` at argv[*i], in the same word or in the next one, which is passed. NULL: another one. */
@@ -142,7 +144,7 @@ static int run(const struct input *state, const struct hook_args *args)
 {
 	char *argv[INTERPRETER_ARGS_MAX + 1] = {0};
 	size_t n = 0;
-	const char *step;
+	const char *step = NULL;
 
 	if (args->config) {
 		argv[n++] = "--config";
@@ -159,7 +161,10 @@ static int run(const struct input *state, const struct hook_args *args)
 		argv[n++] = (char *)args->annotation[i];
 	}
 	argv[n] = (char *)args->stage;
-	step = interpreter_exec(state, argv);
+	if (strcmp(args->stage, STOPPED)) /* a stop opens nothing of a container */
+		step = deadline_fork(PROGRAM);
+	if (!step)
+		step = interpreter_exec(state, argv);
 	report(PROGRAM, "%s: %s; %s", step, strerror(errno),
 	       errno == EFBIG ? "raise LimitFSIZE= of the service that runs the container runtime" : INTERPRETER_AGAIN);
 	return EXIT_REFUSED;

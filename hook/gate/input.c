@@ -19,7 +19,7 @@ static char state[STATE_MAX + 1];
 
 #define NO_DEADLINE (-1L)
 
-static long milliseconds(void)
+long input_milliseconds(void)
 {
 	struct timespec now;
 
@@ -35,7 +35,7 @@ static bool wait_for_input(int fd, long deadline)
 
 	if (deadline == NO_DEADLINE)
 		return true;
-	while ((left = deadline - milliseconds()) > 0) {
+	while ((left = deadline - input_milliseconds()) > 0) {
 		int ready = poll(&input, 1, (int)left);
 		if (ready > 0 || (ready < 0 && errno != EINTR))
 			return true; /* read(2) finds out what is wrong with it */
@@ -73,7 +73,7 @@ static void drain_stdin(long deadline)
 
 int input_read_stdin(struct input *input)
 {
-	long deadline = milliseconds() + VGPU_STDIN_SECONDS * 1000L;
+	long deadline = input_milliseconds() + VGPU_STDIN_SECONDS * 1000L;
 	size_t n;
 	int error = read_full(STDIN_FILENO, state, sizeof state, deadline, &n);
 

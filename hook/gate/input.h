@@ -30,6 +30,9 @@ struct input {
  */
 int input_read_stdin(struct input *input);
 
+/* CLOCK_MONOTONIC. */
+long input_milliseconds(void);
+
 /* 0 or an errno. EINVAL: not a regular file. ELOOP: a symlink, with O_NOFOLLOW in `flags`. */
 int input_read_file(int dir, const char *path, int flags, struct input *input, struct stat *st);
 

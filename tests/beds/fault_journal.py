@@ -15,6 +15,7 @@ import attack_records
 from fault_bed import Fault, Outcome
 
 Done = dict[str, Outcome]
+HOLDS = "nothing left over, the next start got its share"
 
 
 class Journal:
@@ -68,12 +69,12 @@ class Journal:
             with self.path.open("a") as stream:
                 stream.write(json.dumps({"code": self.code, "fault": fault, **told}) + "\n")
 
-    def judge(self, attack: str, of: int, sites: int) -> None:
+    def judge(self, attack: str, of: int, sites: int, holds: str = HOLDS) -> None:
         """Write the table's row; fail with what went wrong. `of`: how many faults there are, at so many `sites`."""
         counts = Counter(outcome.what for outcome in self.done.values())
         told = ", ".join(f"{number} {what}" for what, number in sorted(counts.items()))
         bad = [f"{fault}: {it.what} {it.line}: {it.problems}" for fault, it in self.done.items() if it.problems]
-        outcome = f"of {of:,} faults at {sites} sites: {told}; nothing left over, the next start got its share"
+        outcome = f"of {of:,} faults at {sites} sites: {told}; {holds}"
         if bad:
             outcome = f"{attack_records.NOT_HELD}: {len(bad)} failed"
         record = attack_records.row(attack, "the node", len(self.done), outcome)

@@ -213,8 +213,10 @@ def write_bytes(
         finally:
             os.close(fd)
         os.rename(temporary, path)
-    except BaseException:
+    except BaseException as error:
         os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is None:  # as after write(2) on a full disk
+            error.filename = path
         raise
     sync_directory(directory or ".")
 

@@ -82,6 +82,13 @@ def test_the_exit_status_is_the_interpreters(hook: Run, gate: Any, rc: int) -> N
     assert hook(MARK).returncode == rc
 
 
+def test_an_interpreter_that_is_killed_is_one_line(hook: Run, gate: Any) -> None:
+    gate.interpreter.write_text("#!/bin/sh\nkill -9 $$\n")
+    done = hook(MARK)
+    line = b"vgpu-hook: the hook's process: expected to finish, found its end by signal 9; start the container again\n"
+    assert (done.returncode, done.stderr) == (1, line)
+
+
 def test_environment_and_directory(hook: Run, gate: Any, plain_gate: Any) -> None:
     # A sanitized program is not static, so LD_PRELOAD would reach it.
     hook(MARK, env=HOSTILE if gate is plain_gate else {})

@@ -137,7 +137,7 @@ static void fanotify(char **words)
 	unsigned int type = strcmp(words[0], "inode") == 0   ? FAN_MARK_INODE
 			    : strcmp(words[0], "mount") == 0 ? FAN_MARK_MOUNT
 							     : FAN_MARK_FILESYSTEM;
-	uint64_t events = FAN_OPEN_PERM | FAN_ACCESS_PERM | FAN_EVENT_ON_CHILD;
+	uint64_t events = FAN_OPEN_PERM | FAN_ACCESS_PERM | FAN_EVENT_ON_CHILD | FAN_ONDIR;
 	int group = fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC, O_RDONLY);
 
 	if (group < 0)

@@ -18,6 +18,7 @@ import daemons
 import pytest
 from attack_bed import Neighbour, Site
 from attack_records import Attack, attack
+from checkout import CHECKOUT
 from fake_systemd import Behaviour, FakeSystemd, Unit, reply
 
 from vgpu.config import claims, paths
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.root
 USAGE = "/usr/local/vgpu/usage"
 SOON = 20.0  #: seconds in which vgpud answers on a busy machine; one that waits for a tenant never does
 SYS_clone3 = 435
+HASTY = 2  #: seconds; the shipped gate waits 30
 
 
 @pytest.fixture
@@ -72,6 +74,55 @@ def test_vgpud_and_vgpuctl_do_not_hang(
     site.runtime.delete(container)
     daemon.rounds(1)
     attack.held(count, "vgpud answers within 20 s, no start waits")
+
+
+@pytest.fixture(scope="module")
+def hasty_hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The hook, whose gate gives up a start that makes no progress for HASTY seconds."""
+    built = tmp_path_factory.mktemp("gate")
+    options = [f"-DVGPU_HOOK_SECONDS={HASTY}"]
+    subprocess.run(["cmake", "-S", CHECKOUT / "hook/gate", "-B", built, *options], check=True, capture_output=True)
+    subprocess.run(["cmake", "--build", built], check=True, capture_output=True)
+    return built / "bin/vgpu-hook"
+
+
+WAITS = [("fanotify", "inode"), ("fuse", "lookup"), ("fuse", "open")]
+
+
+@pytest.mark.parametrize(("way", "kind"), WAITS, ids=["-".join(words) for words in WAITS])
+@attack("a volume of a start that never answers (fanotify, FUSE), where the hook looks", "strong tenant: CAP_SYS_ADMIN")
+def test_a_volume_that_never_answers(
+    site: Site, neighbour: Neighbour, hasty_hook: Path, attack: Attack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    way: str, kind: str,
+) -> None:  # fmt: skip
+    """The start is refused by one line, what else needs the hook ends, and other containers start meanwhile."""
+    monkeypatch.setattr(site.node, "hook", hasty_hook)
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    places = ["/usr/local/lib", "/usr/local/cuda/lib64", "/etc", "/dev", "/usr/local/vgpu"]
+    count = attack.rounds(20, 1)
+    for number in range(count):
+        for place in places if attack.full else places[:1]:
+            share = site.bundle().bind(volume, place)
+            with site.process(way, kind, str(volume)):
+                began = time.monotonic()
+                done = site.runtime.run(share)
+                took = time.monotonic() - began
+                line = done.stderr.partition("vgpu-hook: ")[2]
+                assert done.returncode == 0 or line.count("\\n") == 1, f"round {number}, {place}: {done.stderr}"
+                assert "expected some progress" in line or place != places[0], "it was not in the hook's way"
+                assert took < HASTY + SOON
+                for verb in (["explain", str(share.path), "--hook", str(hasty_hook)], ["ps"], ["doctor"]):
+                    asked = subprocess.run(
+                        [*site.node.vgpuctl_command(), *verb], env=site.node.environment(), capture_output=True,
+                        timeout=60, check=False, text=True,
+                    )  # fmt: skip
+                    assert "Traceback" not in asked.stderr, asked.stderr
+                site.starts(1)
+            if way == "fuse":
+                subprocess.run(["umount", "-l", volume], check=True)
+            site.starts(1, cores="60", memory="10Gi")
+    attack.held(count * (len(places) if attack.full else 1), "one line within the bound, no other start waits")
 
 
 @attack("leases on the usage region, and other kinds of files in its place", "tenant, uid 0")

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import attack_records
+import daemons
 import pytest
 from fault_bed import Bed, Container, Fault, Tools
 
-from vgpu.config import claims, paths
+from vgpu.config import claims, grants, paths
+from vgpu.config import inventory as inventories
+from vgpu.node.service import kubelet_resources
+from vgpu.plugin.kubelet.allocate import Allocator
 
 pytestmark = pytest.mark.root
 
@@ -66,77 +73,141 @@ def refused(bed: Bed, container: Container) -> str:
 
 
 class Disk:
-    """The node's run and state directories on a tmpfs of their own, from `fill` to `empty`."""
+    """The node's run and state directories on a tmpfs of their own, from `fill` to `empty`: its bytes or its inodes."""
 
-    def __init__(self, bed: Bed) -> None:
+    def __init__(self, bed: Bed, what: str) -> None:
+        self.what = what
         self.tops = [Path(bed.node.settings.run_dir), Path(bed.node.settings.state_dir)]
         for top in self.tops:
             kept = top.with_name(top.name + ".kept")
             top.mkdir(exist_ok=True)
             shutil.copytree(top, kept, symlinks=True)
-            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "vgpu-test", top], check=True)
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,nr_inodes=400", "vgpu-test", top], check=True)
             shutil.copytree(kept, top, dirs_exist_ok=True)
 
     def fill(self) -> None:
         for top in self.tops:
-            with (top / "filler").open("wb", buffering=0) as stream:
-                try:
-                    while stream.write(b"x" * 512):
-                        pass
-                except OSError:
-                    pass
+            fillers = top / "fillers"
+            fillers.mkdir()
+            with suppress(OSError):
+                if self.what == "bytes":
+                    with (fillers / "filler").open("wb", buffering=0) as stream:
+                        while stream.write(b"x" * 512):
+                            pass
+                for number in itertools.count():
+                    (fillers / str(number)).touch()
 
     def empty(self) -> None:
         for top in self.tops:
-            (top / "filler").unlink()
+            shutil.rmtree(top / "fillers")
 
     def remount(self, mode: str) -> None:
         for top in self.tops:
             subprocess.run(["mount", "-o", f"remount,{mode}", top], check=True)
+
+    def begin(self) -> None:
+        self.remount("ro") if self.what == "read-only" else self.fill()
+
+    def over(self) -> None:
+        self.remount("rw") if self.what == "read-only" else self.empty()
 
     def end(self) -> None:
         for top in self.tops:
             subprocess.run(["umount", "-l", top], check=True)
 
 
-@pytest.fixture
-def disk(bed: Bed) -> Iterator[Disk]:
-    made = Disk(bed)
+WHATS = {"bytes": "make room there", "inodes": "make room there", "read-only": "mount it read-write"}
+
+
+@pytest.fixture(params=WHATS)
+def disk(bed: Bed, request: pytest.FixtureRequest) -> Iterator[Disk]:
+    made = Disk(bed, request.param)
     bed.expected = bed.full_share()  # its mounts are of another file system now
     yield made
     made.end()
 
 
-def test_a_full_disk_refuses_a_start_and_loses_nothing(bed: Bed, disk: Disk) -> None:
+def test_a_disk_without_room_refuses_a_start_and_loses_nothing(bed: Bed, disk: Disk) -> None:
+    """The line names the path and the remedy."""
     container = bed.container()
     before = bed.records()
-    disk.fill()
+    disk.begin()
     line = refused(bed, container)
-    assert "No space left on device" in line
-    disk.empty()
+    assert any(str(top) in line for top in disk.tops), line
+    assert WHATS[disk.what] in line
+    disk.over()
     assert bed.records() == before
     bed.end(container)
     assert bed.next_start() == []
 
 
 def test_a_stop_needs_no_room(bed: Bed, disk: Disk) -> None:
+    """On a read-only disk it says so, and the claim counts for nobody."""
     ended = bed.ended()
-    disk.fill()
-    assert bed.run(ended, Fault("none"), "poststop").returncode == 0, bed.last.stderr
-    disk.empty()
+    disk.begin()
+    status = bed.run(ended, Fault("none"), "poststop").returncode
+    line = bed.last.stderr.decode()
+    assert status == (disk.what == "read-only"), line
+    assert not status or (str(disk.tops[0]) in line and WHATS[disk.what] in line), line
+    disk.over()
     assert bed.next_start() == []
 
 
-def test_a_read_only_disk_refuses_a_start_with_its_reason(bed: Bed, disk: Disk) -> None:
-    container = bed.container()
-    before = bed.records()
-    disk.remount("ro")
-    line = refused(bed, container)
-    assert "ead-only file system" in line
-    disk.remount("rw")
-    assert bed.records() == before
-    bed.end(container)
-    assert bed.next_start() == []
+VERBS = (["status"], ["ps"], ["gc"], ["doctor"], ["explain"], ["inventory", "refresh"], ["set", "--memory", "2Gi"])
+
+
+def test_vgpud_allocate_and_vgpuctl_without_room(bed: Bed, disk: Disk) -> None:
+    """Each says what is wrong and where, and goes on when room is back. No grant is left by halves. The kernel makes no
+    disk read-only on which vgpud has open files. So there vgpud starts in vain, with a line; systemd starts it again.
+    """
+    settings = bed.node.settings
+    [cores, *_] = kubelet_resources.advertised(settings, inventories.read(settings.run_dir).cards)
+    allocator = Allocator(settings)
+    ids = [[f"{cores.slots[0].tag}-{number}"] for number in range(3)]
+    daemon = daemons.Daemon(bed.node)
+    living = bed.container((20, 1))
+    bed.healthy(living, "prestart")
+    try:
+        if disk.what != "read-only":
+            daemon.start().ready()
+        before = [grant.record() for grant in grants.read_all(settings.state_dir)[0]]
+        disk.begin()
+        with pytest.raises(OSError, match=re.escape(settings.state_dir)):
+            allocator.allocate(cores, ids)
+        for verb in VERBS:
+            more = {"set": [living.id], "explain": [living.id, "--hook", str(bed.node.hook)]}.get(verb[0], [])
+            words = [*verb[:1], *more, *verb[1:]]
+            done = bed.node.vgpuctl(*words, check=False)
+            said = done.stderr + done.stdout
+            assert "Traceback" not in said, said
+            assert (
+                done.returncode == 0
+                or verb == ["doctor"]
+                or (any(str(top) in said for top in disk.tops) and WHATS[disk.what] in said)
+            )
+        if disk.what == "read-only":
+            daemon.start()
+            daemons.wait_for(lambda: not daemon.alive)
+            assert daemon.text().count("\n") == 1 and WHATS[disk.what] in daemon.text(), daemon.text()
+        else:
+            daemons.wait_for(lambda: complaints(daemon, disk), what=daemon.text)
+            daemon.rounds(9)
+            assert daemon.text().count('topic="foreign watch"') <= 1, "said once, and not in each round"
+        disk.over()
+        assert [grant.record() for grant in grants.read_all(settings.state_dir)[0]] == before
+        assert len(allocator.allocate(cores, ids)) == 3
+        if disk.what == "read-only":
+            daemon.start().ready()
+        daemons.wait_for(lambda: not complaints(daemon, disk))
+    finally:
+        daemon.kill()
+        bed.end(living)
+
+
+def complaints(daemon: daemons.Daemon, disk: Disk) -> list[str]:
+    found = [text for text in daemon.health()["warnings"] if WHATS[disk.what] in text]
+    assert all(str(disk.tops[0]) in text or str(disk.tops[1]) in text for text in found), found
+    return found
 
 
 # Clocks

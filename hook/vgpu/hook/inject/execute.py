@@ -22,7 +22,8 @@ from vgpu.hook.linux.rootfs import Rootfs
 
 MAX_REPORT = 4096
 ATTEMPTS = 3
-MAX_SECONDS = 60  #: for the child, which a file system in the container could keep waiting for ever
+#: For the child, which fanotify could keep waiting for ever. FUSE holds it beyond SIGALRM; then the gate ends it.
+MAX_SECONDS = 25
 
 #: What the child reports: all operations are done; one failed, and all are undone; the same, and a file of the host may
 #: have been replaced meanwhile; all are undone because there was no KEEP. The reason, or what is left, follows. Behind

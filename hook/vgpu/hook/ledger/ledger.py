@@ -172,9 +172,6 @@ class Ledger:
         allocation = self._placed(start, resolved)
         try:
             self._record(start, allocation, resolved.grants, wanted.wishes.priority)
-        except OSError as error:
-            self._withdraw(start)
-            raise VgpuError("ledger", expected="to record the claim", found=str(error)) from error
         except BaseException:
             self._withdraw(start)
             raise

@@ -79,18 +79,15 @@ def _check_access(node: Settings) -> None:
     directory = node.run_dir
     while not os.path.lexists(directory):
         directory = os.path.dirname(directory)
-    if not os.access(directory, os.W_OK):
+    if os.geteuid() != 0 and not os.access(directory, os.W_OK):
         path = paths.inventory(node.run_dir)
         raise VgpuError(f"{path}: cannot be written", found=f"uid {os.geteuid()}", do="run as root")
 
 
 def _store(node: Settings, found: Inventory) -> str:
     path = paths.inventory(node.run_dir)
-    try:
-        os.makedirs(node.run_dir, mode=0o755, exist_ok=True)
-        records.write(path, found.record())
-    except OSError as error:
-        raise VgpuError(f"{path}: cannot be written", found=error.strerror, do="run as root") from error
+    os.makedirs(node.run_dir, mode=0o755, exist_ok=True)
+    records.write(path, found.record())
     return path
 
 

@@ -135,6 +135,7 @@ def apply_change(
         return
     with registered_files.locked(node.state_dir):
         before = Record.read(node.state_dir, name)
+        registered_files.remove_orphans(before)
         change = plan()
         changes = change.changes()
         if changes or bool(change.registration) != bool(before.files):

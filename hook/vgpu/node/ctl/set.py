@@ -228,7 +228,6 @@ def _record(run_dir: str, claim: Claim, wanted: list[CardLimit]) -> None:
     The first claim has the greater of the old and the new amounts. At every moment the ledger therefore counts at least
     what the container may take. It also has the limits of before, because the container may still hold as much.
     """
-    directory = paths.container(run_dir, claim.container)
     if claim.lowered is not None:
         for old, new in zip(claim.cards, wanted):
             if new.memory < old.memory:
@@ -237,10 +236,7 @@ def _record(run_dir: str, claim: Claim, wanted: list[CardLimit]) -> None:
         CardLimit(old.uuid, max(old.memory, new.memory), max(old.cores, new.cores), max(old.core_limit, new.core_limit))
         for old, new in zip(claim.cards, wanted)
     ]
-    try:
-        records.write(paths.claim(run_dir, claim.container), claim.record())
-        limits.update(paths.limits(run_dir, claim.container), claim.container, wanted)
-        claim.cards = wanted
-        records.write(paths.claim(run_dir, claim.container), claim.record())
-    except OSError as error:
-        raise VgpuError("set", expected=f"to write in {directory}", found=str(error)) from error
+    records.write(paths.claim(run_dir, claim.container), claim.record())
+    limits.update(paths.limits(run_dir, claim.container), claim.container, wanted)
+    claim.cards = wanted
+    records.write(paths.claim(run_dir, claim.container), claim.record())

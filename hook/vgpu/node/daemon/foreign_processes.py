@@ -97,6 +97,7 @@ class ForeignProcessMonitor(Monitor):
         self.unlimited = unlimited
         self._limiters: frozenset[int] = frozenset()  # inodes of libvcuda's libcuda
         self.users: dict[str, list[User]] = {}
+        self._record: dict[str, object] = {}  # what is to be written
 
     def look(self, inventory: Inventory | None) -> None:
         """Do one round. Without a fresh inventory NVML is not called."""
@@ -110,6 +111,9 @@ class ForeignProcessMonitor(Monitor):
                 [f"{self.settings.text('paths.libvcuda')}/libcuda.so.1", *(copy.path for copy in inventory.copies)]
             )
             self._start(lambda: listed(inventory))
+        if self._record:  # again in each round until there is room for it
+            records.write(paths.foreign(self.settings.run_dir), self._record)
+            self._record = {}
 
     def stop(self) -> None:
         """Stop, and remove the file: without a monitor it would go out of date."""
@@ -129,8 +133,7 @@ class ForeignProcessMonitor(Monitor):
         if self.unlimited is not None:
             living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
             self.unlimited.look(found, living, self._limiters)
-        record = foreign.record(self.users, staleness.boot_id(self.proc), self.clock(), VALID * interval)
-        records.write(paths.foreign(self.settings.run_dir), record)
+        self._record = foreign.record(self.users, staleness.boot_id(self.proc), self.clock(), VALID * interval)
         self.conditions.set(
             "foreign users", "; ".join(f"{uuid}: {_description(users)}" for uuid, users in self.users.items())
         )

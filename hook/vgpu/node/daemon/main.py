@@ -28,6 +28,7 @@ from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Inventory
+from vgpu.hook import error_line
 from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import staleness
@@ -202,7 +203,7 @@ class Daemon:
         try:
             work()
         except (VgpuError, OSError) as error:
-            self.conditions.set(name, str(error))
+            self.conditions.set(name, str(error_line.meaning(name, error)))
         else:
             self.conditions.set(name, "")
 

@@ -6,6 +6,7 @@ not belong here: nodes in containers (vgpu.hook.inject.operations). Runs as root
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Device
+from vgpu.node.service import operator_files
 
 NVIDIA_MAJOR = 195  # fixed: LANANA's devices.txt
 CONTROL_MINOR = 255
@@ -132,13 +134,16 @@ def _make(device: Device, wanted: Parameters) -> None:
         found = "none, and the module's ModifyDeviceFiles=0 forbids making it"
         do = f"make it: mknod -m {wanted.mode:o} {device.path} c {device.major} {device.minor}"
         raise VgpuError(device.path, expected=f"character device {number}", found=found, do=do)
-    try:
-        os.mknod(device.path, stat.S_IFCHR | wanted.mode, os.makedev(device.major, device.minor))
-        os.chmod(device.path, wanted.mode)  # the umask reduces mknod's mode
-        os.chown(device.path, wanted.uid, wanted.gid)
-    except FileExistsError:
-        pass  # nvidia-modprobe made the node first; `ensure` checks it as any other
+    temporary = operator_files.temporary(device.path)
+    try:  # under another name first: who is killed meanwhile leaves no node without its mode and owner
+        operator_files.remove_leftovers(device.path)
+        os.mknod(temporary, stat.S_IFCHR | wanted.mode, os.makedev(device.major, device.minor))
+        os.chmod(temporary, wanted.mode)  # the umask reduces mknod's mode
+        os.chown(temporary, wanted.uid, wanted.gid)
+        os.rename(temporary, device.path)  # nvidia-modprobe may have made the same node meanwhile
     except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         found = f"none, and mknod fails: {error.strerror}"
         raise VgpuError(
             device.path, expected=f"character device {number}", found=found, do=f"run as root: {command_for(device)}"

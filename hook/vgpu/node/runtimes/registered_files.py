@@ -24,6 +24,7 @@ from vgpu.node.service import operator_files
 
 MAX_FILE = 4 << 20
 TOML, JSON, OWN = "toml", "json", "own"
+BACKUP = ".before"  #: the end of a backup's name
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,15 @@ def locked(state_dir: str) -> Iterator[None]:
         os.close(fd)
 
 
+def remove_orphans(record: Record) -> None:
+    """Remove the backups of the runtime that no record names: this program was killed before it wrote the record."""
+    directory, beginning = os.path.split(_backups(record))
+    for name in os.listdir(directory):
+        path = os.path.join(directory, name)
+        if name.startswith(beginning) and name.endswith(BACKUP) and path not in backups(record):
+            os.unlink(path)
+
+
 def read(path: str) -> str | None:
     """The text of a configuration file; None if there is none. A link is an error, as a write would replace it."""
     try:
@@ -188,6 +198,8 @@ def _execute(edit: Edit, missing: Sequence[str]) -> None:
     try:
         for directory in missing:
             os.makedirs(directory, 0o755, exist_ok=True)
+        if os.path.isdir(os.path.dirname(edit.path)):
+            operator_files.remove_leftovers(edit.path)  # also where nothing is left to write
         if edit.changes():
             _put(edit.path, edit.after, edit.draft.mode if edit.draft else None)
     except OSError as error:
@@ -240,7 +252,7 @@ def _backups(record: Record) -> str:
 
 def _backup(record: Record, path: str) -> str:
     number = hashlib.sha256(path.encode()).hexdigest()[:8]
-    return f"{_backups(record)}{os.path.basename(path)}-{number}.before"
+    return f"{_backups(record)}{os.path.basename(path)}-{number}{BACKUP}"
 
 
 def _remove_file(path: str) -> None:

@@ -1,4 +1,4 @@
-"""The operator's own files that vgpuctl changes: a runtime's configuration, /etc/vgpu/config.yaml.
+"""Files in directories that are not vgpu's: a runtime's configuration, /etc/vgpu/config.yaml, the driver's nodes.
 
 Belongs here: replacing one as a whole, and clearing up after a vgpuctl that was killed meanwhile. Not here: vgpu's own
 records, which vgpud clears up (node/daemon/reaper.py); it has no business in the operator's directories.
@@ -31,6 +31,12 @@ def replace(path: str, data: bytes, mode: int = 0o644) -> None:
         records.write_bytes(path, data, kept, group=status.st_gid, owner=status.st_uid)
 
 
+def temporary(path: str) -> str:
+    """The name under which this process makes `path`, before it renames it."""
+    directory, base = os.path.split(path)
+    return os.path.join(directory, f".{base}.{os.getpid()}.tmp")
+
+
 def remove_leftovers(path: str) -> None:
     """Remove the temporary files of `path` whose writers are gone."""
     directory, base = os.path.split(path)
@@ -40,5 +46,5 @@ def remove_leftovers(path: str) -> None:
             continue
         left = os.path.join(directory, name)
         with contextlib.suppress(FileNotFoundError):  # another vgpuctl was first
-            if stat.S_ISREG(os.lstat(left).st_mode):
+            if not stat.S_ISDIR(os.lstat(left).st_mode):
                 os.unlink(left)

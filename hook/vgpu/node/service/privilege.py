@@ -5,9 +5,11 @@ Belongs here: how such an error reads. Does not belong here: which files need th
 
 from __future__ import annotations
 
+import errno
 import os
 
 from vgpu.config.errors import VgpuError, shown
+from vgpu.hook import error_line
 
 ADVICE = "run as root"
 
@@ -38,4 +40,6 @@ def is_cause(error: BaseException) -> bool:
 def _of_system(error: BaseException, program: str) -> str:
     if not isinstance(error, OSError):
         return shown(str(error))
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return str(error_line.meaning(program, error))
     return f"{shown(error.filename or program)}: {error.strerror or error}"

@@ -10,6 +10,7 @@ import fcntl
 import os
 
 from vgpu.config.errors import VgpuError
+from vgpu.hook import error_line
 
 
 def take(path: str, mode: int = 0o755, do: str = "run as root") -> int:
@@ -21,8 +22,10 @@ def take(path: str, mode: int = 0o755, do: str = "run as root") -> int:
     try:
         os.makedirs(os.path.dirname(path), mode=mode, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
+    except PermissionError as error:
         raise VgpuError(path, expected="a file to lock", found=error.strerror, do=do) from error
+    except OSError as error:
+        raise error_line.meaning("", error) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
