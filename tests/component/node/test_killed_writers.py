@@ -30,6 +30,7 @@ RECORDS: dict[Callable[..., str], tuple[str, ...]] = {
     paths.claim: ("c",), paths.limits: ("c",), paths.core_schedules: ("c",), paths.pod: ("uid-1",),
     paths.inventory: (), paths.foreign: (), paths.health: (), paths.presence: (), paths.round_record: (),
     paths.grant: ("a" * 32,), paths.device_tags: (), paths.context_sizes: (), paths.driver_upgrade: (),
+    paths.plugin_state: (),
 }  # fmt: skip
 #: Those that name a directory of such records, a lock, a socket or a log, or that name no path.
 OTHERS = {

@@ -26,7 +26,7 @@ EPOCH = "1700000000"
 #: The names of the Debian packages of requirements in pyproject.toml that do not follow python3-<name>.
 DEBIAN = {"prometheus_client": "python3-prometheus-client", "pyyaml": "python3-yaml"}
 EXTRAS = {
-    "plugin": ("kubernetes", "metrics"),
+    "plugin": ("kubernetes",),
     "node": ("kubernetes", "metrics"),
     "exporter": ("metrics",),
     "extender": ("scheduler",),
