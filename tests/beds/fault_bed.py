@@ -22,7 +22,7 @@ import bundles
 import cgroup_trees
 import nodes
 from fake_systemd import FakeSystemd, Unit
-from fault_errnos import ERRNOS, EXEMPT
+from fault_errnos import ERRNOS, EXEMPT, OF_SERVICES
 
 from vgpu.config import claims, core_schedule, paths
 from vgpu.config.errors import VgpuError
@@ -52,8 +52,8 @@ def compile_library(directory: Path) -> Path:
 
 
 def numbers(directory: Path) -> dict[str, int]:
-    """The numbers of the system calls of both tables on this machine's processor."""
-    names = sorted({*ERRNOS, *EXEMPT})
+    """The numbers of the system calls of all tables on this machine's processor."""
+    names = sorted({*ERRNOS, *EXEMPT, *OF_SERVICES})
     lines = "".join(f'#ifdef SYS_{name}\nprintf("{name} %d\\n", SYS_{name});\n#endif\n' for name in names)
     source, program = directory / "numbers.c", directory / "numbers"
     source.write_text(f"#include <stdio.h>\n#include <sys/syscall.h>\nint main(void)\n{{\n{lines}return 0;\n}}\n")

@@ -5,7 +5,8 @@
  * A seccomp filter makes the kernel send SIGSYS for every call but the `exempt` ones. The handler asks the function, and
  * executes the call by fault_raw, whose page the filter leaves alone. Calls that the function itself makes are executed
  * at once. Filter and handler are inherited by fork; fork itself has to be exempt, because the C library blocks all
- * signals around it.
+ * signals around it. A program that a child executes inherits the filter alone, so a process with such children names the
+ * addresses, those of its C library, at which the calls that it is shown are made: the program's own lie elsewhere.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -23,6 +24,7 @@
 typedef long (*decide_fn)(long number);
 
 int fault_begin(decide_fn function, const int *exempt, int count);
+int fault_begin_between(decide_fn function, const int *exempt, int count, uint64_t low, uint64_t high);
 long fault_raw(long number, long a, long b, long c, long d, long e, long f);
 
 #define PAGE 4096
@@ -85,10 +87,10 @@ static void on_call(int number, siginfo_t *info, void *context)
 	errno = before;
 }
 
-static int install(const int *exempt, int count)
+static int install(const int *exempt, int count, uint64_t low, uint64_t high)
 {
 	uint64_t page = (uint64_t)(uintptr_t)fault_raw;
-	struct sock_filter code[8 + 2 * EXEMPT_MAX], *at = code;
+	struct sock_filter code[16 + 2 * EXEMPT_MAX], *at = code;
 	struct sock_fprog program = {.filter = code};
 
 	*at++ = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
@@ -99,6 +101,16 @@ static int install(const int *exempt, int count)
 	*at++ = (struct sock_filter)BPF_STMT(BPF_ALU | BPF_AND | BPF_K, ~(uint32_t)(PAGE - 1));
 	*at++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)page, 0, 1);
 	*at++ = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	if (high) {
+		*at++ = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+						     offsetof(struct seccomp_data, instruction_pointer) + 4);
+		*at++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)(low >> 32), 0, 3);
+		*at++ = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+						     offsetof(struct seccomp_data, instruction_pointer));
+		*at++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, (uint32_t)low, 0, 1);
+		*at++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, (uint32_t)high, 0, 1);
+		*at++ = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	}
 	*at++ = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
 	for (int i = 0; i < count; i++) {
 		*at++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)exempt[i], 0, 1);
@@ -112,10 +124,16 @@ static int install(const int *exempt, int count)
 /* From now on `function` decides. 0, or -1 with errno. */
 int fault_begin(decide_fn function, const int *exempt, int count)
 {
+	return fault_begin_between(function, exempt, count, 0, 0);
+}
+
+/* The same about the calls made between `low` and `high` or, without `high`, about all. */
+int fault_begin_between(decide_fn function, const int *exempt, int count, uint64_t low, uint64_t high)
+{
 	struct sigaction action = {.sa_sigaction = on_call, .sa_flags = SA_SIGINFO | SA_NODEFER};
 
 	decide = function;
 	if (count > EXEMPT_MAX || sigaction(SIGSYS, &action, NULL) < 0)
 		return -1;
-	return install(exempt, count);
+	return install(exempt, count, low, high);
 }

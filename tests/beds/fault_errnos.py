@@ -86,6 +86,11 @@ ERRNOS = {
     "write": "ENOSPC EIO EINTR EPERM EDQUOT EFBIG",
 }
 
+#: Further calls of the services. Their faults are those of test_card_health, the same for all calls.
+OF_SERVICES = (
+    "epoll_create1", "epoll_ctl", "epoll_wait", "execve", "inotify_add_watch", "inotify_init1", "close_range",
+)  # fmt: skip
+
 EXEMPT = (
     "arch_prctl", "brk", "clock_getres", "clock_gettime", "clock_nanosleep", "clone", "clone3", "exit", "exit_group",
     "futex", "getegid", "geteuid", "getgid", "getpid", "getppid", "getrandom", "gettid", "gettimeofday", "getuid",

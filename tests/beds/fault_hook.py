@@ -1,8 +1,8 @@
 """Run the hook or the reaper with one fault: python3 -I -S fault_hook.py LIBRARY ORDER PROGRAM [ARGUMENT ...]
 
 LIBRARY is fault_calls.c, compiled. ORDER is a JSON file of fault_bed.Order; it names the file for what happens. PROGRAM
-is `hook` with the hook's arguments, or `reaper` with the path of the settings. The process imports everything first, as
-the hook does, and takes its faults from then on.
+is `hook` with the hook's arguments, or `reaper`, `plugin` or `vgpud` with the path of the settings. The process imports
+everything first, as the hook does, and takes its faults from then on.
 
 A *site* is a system call with the stack of Python functions that makes it, the innermost first. In a loop one site
 occurs several times.
@@ -10,6 +10,7 @@ occurs several times.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -88,6 +89,42 @@ class Faults:
         return " < ".join(found)
 
 
+class StandingFaults(Faults):
+    """A call at one site that fails again and again, in each process of a program, between `arm` and `disarm`."""
+
+    armed: dict[str, Any] | None = None
+    hits = 0
+
+    def arm(self, order: dict[str, Any]) -> None:
+        """`order` has: site ("" writes all sites), error, times (0: always)."""
+        self.armed, self.hits = order, 0
+
+    def disarm(self) -> None:
+        self.armed = None
+
+    def tell(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a child that is about to execute a program has closed the file
+            os.write(self.out, f"{text}\n".encode())
+
+    def entry(self, phase: Any) -> None:
+        for _ in phase:
+            pass
+
+    def verdict(self, call: str, frame: FrameType | None) -> int:
+        order = self.armed
+        if order is None:
+            return 0
+        site = f"{call} {self.stack(frame).partition(' < fault_health.')[0]}"
+        if not order["site"]:
+            self.tell(site)
+        elif site == order["site"] and (not order["times"] or self.hits < order["times"]):
+            self.hits += 1
+            if self.hits == 1:
+                self.tell(f"happened {site}")
+            return -int(order["error"]) if call == "close" else int(order["error"])
+        return 0
+
+
 def fork_with(faults: Faults) -> None:
     """os.fork, which asks as a system call does."""
     real = os.fork
@@ -101,17 +138,43 @@ def fork_with(faults: Faults) -> None:
     os.fork = fork
 
 
-def begin(library: str, faults: Faults, numbers: dict[str, int]) -> None:
-    """From here on every system call is asked about."""
+def begin(library: str, faults: Faults, numbers: dict[str, int], between: tuple[int, int] = (0, 0)) -> None:
+    """From here on every system call is asked about, or those that are made at the addresses `between`."""
     loaded = ctypes.CDLL(library, use_errno=True)
+    begin_between = loaded.fault_begin_between
+    begin_between.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
     callback = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_long)(faults.decide)
     exempt = [numbers[name] for name in EXEMPT if name in numbers]
     faults.callback = callback  # type: ignore[attr-defined] - as long as the process
-    if loaded.fault_begin(callback, (ctypes.c_int * len(exempt))(*exempt), len(exempt)) != 0:
+    function = ctypes.cast(callback, ctypes.c_void_p)
+    if begin_between(function, (ctypes.c_int * len(exempt))(*exempt), len(exempt), *between) != 0:
         raise OSError(ctypes.get_errno(), "seccomp")
 
 
+def of_the_c_library() -> tuple[int, int]:
+    """The addresses of the C library's code."""
+    maps = records.read_bounded("/proc/self/maps").decode().splitlines()
+    [found] = {line.split()[0] for line in maps if " r-xp " in line and ("/libc." in line or "/libc-" in line)}
+    low, high = (int(text, 16) for text in found.split("-"))
+    assert low >> 32 == high >> 32, "the filter compares 32 bits"
+    return low, high
+
+
+def watch(library: str, order: dict[str, Any], program: str, config: str) -> None:
+    """Be the device plugin or vgpud under standing faults, until stdin ends."""
+    sys.path[:0] = order["path"]
+    from fault_health import PROGRAMS, serve
+
+    faults = StandingFaults(order)
+    watched = PROGRAMS[program](config, faults)
+    begin(library, faults, order["numbers"], of_the_c_library())
+    serve(watched, faults)
+    os._exit(0)
+
+
 def run(library: str, order: dict[str, Any], program: str, arguments: list[str]) -> None:
+    if program in ("plugin", "vgpud"):
+        watch(library, order, program, arguments[0])
     faults = Faults(order)
     if program == "hook":
         from vgpu.hook.devices import access_check, allow, systemd  # noqa: F401 - before main, as all other modules

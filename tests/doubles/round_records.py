@@ -58,8 +58,9 @@ def record(cards: int = 1, containers: int = 1, **changes: Any) -> dict[str, Any
         "driver_version": "550.54.14",
         "vgpud": {
             "version": "0.1.0", "pid": 1, "started": 1.0, "rounds": 100, "round_seconds": 0.02, "released": 3,
-            "inventory": {"state": "fresh", "error": ""}, "warnings": ["one"],
+            "inventory": {"state": "fresh", "error": ""}, "warnings": ["one"], "health_known": True,
         },
+        "plugin": {"alive": True, "ready": False, "health_known": False},
         "cards": [card(index) for index in range(cards)],
         "containers": [container(number, [share(number % cards)]) for number in range(containers)],
         "ledger": {"claims": {"total": containers, "living": containers, "damaged": 0}, "grants": 2},

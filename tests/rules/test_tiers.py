@@ -15,7 +15,6 @@ PARTS = ("config", "hook", "plugin")
 #: Modules without a file in tests/unit that no test imports, and the file below tests/ that tests each of them.
 ELSEWHERE = {
     "config/fields": "unit/config/test_claims.py",
-    "config/health": "unit/node/daemon/test_round_record.py",
     "node/ctl/explain": "component/node/test_ctl_explain.py",
     "node/ctl/gc": "component/node/test_ctl_gc.py",
     "node/ctl/health": "system/test_daemon.py",
@@ -31,9 +30,7 @@ ELSEWHERE = {
     "plugin/cards/nvml_probe": "component/plugin/test_health_monitor.py",
     "plugin/command": "rules/test_loaded_modules.py",
     "plugin/exporter/main": "component/plugin/test_exporter.py",
-    "plugin/exporter/service": "component/plugin/test_background.py",
     "plugin/kubelet/proto/messages": "unit/plugin/kubelet/proto/test_generate.py",
-    "plugin/main": "component/plugin/test_main.py",
     "plugin/release/cri": "system/test_release.py",
     "plugin/release/node_object": "system/test_plugin_cluster_node.py",
     "plugin/scheduler/metrics": "component/plugin/test_scheduler.py",

@@ -112,6 +112,11 @@ def health(run_dir: str) -> str:
     return run_dir + "/health.json"
 
 
+def plugin_state(run_dir: str) -> str:
+    """The device plugin's own state, for vgpud."""
+    return run_dir + "/plugin.json"
+
+
 def driver_upgrade(run_dir: str) -> str:
     """The plugin's word to vgpud that the driver is being upgraded."""
     return run_dir + "/driver-upgrade.json"

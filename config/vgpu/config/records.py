@@ -9,9 +9,10 @@ would pay for that, so this module uses the C half alone. An interpreter without
 
 from __future__ import annotations
 
+import errno
 import os
 
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import VgpuError, is_absent, not_known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 MAX_RECORD = 1 << 20
 MAX_DEPTH = 64
 MAX_DIGITS = 20
+_OF_THE_FILE = (errno.EISDIR, errno.ELOOP)  #: something else than a file is at the path
 
 
 def _reject_constant(name: str) -> object:
@@ -172,12 +174,17 @@ def read_fd(fd: int, source: str, limit: int) -> bytes:
 
 
 def read(path: str, do: str = "", limit: int = MAX_RECORD) -> dict[str, object]:
-    """The JSON object in `path`. FileNotFoundError passes through, because each caller treats absence differently."""
+    """The JSON object in `path`. FileNotFoundError passes through, because each caller treats absence differently.
+
+    NotKnown when the file cannot be looked at; another VgpuError when it is damaged.
+    """
     try:
         data = read_bounded(path, limit)
     except FileNotFoundError:
         raise
     except OSError as error:
+        if not is_absent(error) and error.errno not in _OF_THE_FILE:
+            raise not_known(path, error) from error
         raise VgpuError(path, expected="a file to read", found=error.strerror, do=do) from error
     except VgpuError as error:
         raise VgpuError(path, expected=error.expected, found=error.found, do=do) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from vgpu.config.errors import VgpuError, escaped
+from vgpu.config.errors import NotKnown, VgpuError, escaped
 
 #: What an error of the kernel says about the node: its name, what was found, what to do.
 _CAUSES = """
@@ -43,10 +43,11 @@ def line(step: str, error: BaseException) -> str:
 
 def meaning(step: str, error: BaseException) -> VgpuError:
     """The same as an error, without the step."""
+    cause, what = (error.__cause__, error.what) if isinstance(error, NotKnown) else (error, "")
+    if isinstance(cause, OSError) and cause.errno:
+        return _of_system_call(cause, cause.errno, what)
     if isinstance(error, VgpuError):
         return error
-    if isinstance(error, OSError) and error.errno:
-        return _of_system_call(error, error.errno)
     if isinstance(error, KeyboardInterrupt):
         return VgpuError("vgpu-hook", expected="to finish", found="the signal SIGINT", do="start the container again")
     if isinstance(error, MemoryError):
@@ -59,13 +60,13 @@ def meaning(step: str, error: BaseException) -> VgpuError:
     return VgpuError("vgpu-hook", expected=f"the step {step} to end", found=found, do=_MORE)
 
 
-def _of_system_call(error: OSError, number: int) -> VgpuError:
+def _of_system_call(error: OSError, number: int, what: str = "") -> VgpuError:
     meaning = os.strerror(number)
     name = errno.errorcode.get(number, str(number))
     cause, do = _cause(name) or (meaning, _MORE)
     names = [escaped(str(name)) for name in (error.filename, error.filename2) if name is not None]
     call = (error.strerror or "").removesuffix(meaning).rstrip(": ")  # vgpu.hook.linux.syscalls puts the call there
-    what = " -> ".join(names) or call or "a system call"
+    what = what or " -> ".join(names) or call or "a system call"
     return VgpuError(what, expected="no error", found=f"{cause} ({name})", do=do)
 
 

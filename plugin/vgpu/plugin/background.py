@@ -1,4 +1,4 @@
-"""The background services: probes, exporter, health monitor, garbage collection of grants, access to the API server.
+"""The background services: probes, health monitor, garbage collection of grants, access to the API server.
 
 Belongs here: starting and stopping the services. Each module is imported when its service starts, which is after
 registration with kubelet. No service can end the plugin: `BackgroundServices` logs one that cannot start, tries it
@@ -21,12 +21,10 @@ from vgpu.plugin.cards.driver_upgrade import DriverUpgrade
 if TYPE_CHECKING:
     from vgpu.plugin.apiserver import Agent
     from vgpu.plugin.cards.health_monitor import HealthMonitor
-    from vgpu.plugin.exporter.service import ExporterService
     from vgpu.plugin.kubelet.grant_gc import GrantGc
     from vgpu.plugin.probes import Check, Probes
 
 NODE_NAME = "NODE_NAME"  #: environment variable that the DaemonSet sets
-LISTEN = "VGPU_METRICS_LISTEN"  #: environment variable that the DaemonSet sets, instead of metrics.listen
 SERVICE_HOST = "KUBERNETES_SERVICE_HOST"  #: environment variable that kubelet sets in every pod
 RETRY = 30.0  #: seconds after which a service that could not start is tried again
 #: Seconds to wait for the garbage collection's thread. It may be waiting for kubelet; leaving it behind tears no file.
@@ -64,7 +62,6 @@ class BackgroundServices:
         self.probes: Probes | None = None
         self.health: HealthMonitor | None = None
         self.agent: Agent | None = None
-        self.exporter: ExporterService | None = None
         self._watched: list[tuple[str, int, str]] = []
         self._grant_gc: GrantGc | None = None
         self._grant_gc_thread: threading.Thread | None = None
@@ -93,11 +90,8 @@ class BackgroundServices:
         """
         if self.settings.text("plugin.http") and self.probes is None:
             self._start("probes", self._start_probes)
-        if cards:
-            self._look_with(cards)
-        self._look_at_exporter()
-
-    def _look_with(self, cards: list[Card]) -> None:
+        if not cards:
+            return
         if self._watched != _addresses(cards):
             self._start("health", lambda: self._start_health(cards))
         if self._grant_gc is None:
@@ -107,28 +101,10 @@ class BackgroundServices:
         if self.agent is None and self._has_api():
             self._start("kubernetes", self._start_agent)
 
-    def _look_at_exporter(self) -> None:
-        """The exporter comes last: what it loads would take time from the services that keep cards and grants right."""
-        if self.exporter is None:
-            if self._listen() and self._is_due("exporter"):
-                from vgpu.plugin.exporter.service import ExporterService  # noqa: PLC0415
-
-                checks = {"alive": self.checks["/healthz"], "ready": self.checks["/readyz"]}
-                self.exporter = ExporterService(self.settings, self._listen(), checks)
-            return
-        problem = self.exporter.problem
-        if problem is None:
-            return
-        self.conditions.set("exporter", problem and f"exporter: {problem}")
-        if problem:
-            self.exporter = None
-
     def stop(self) -> None:
         self._stopped.set()
         if self.probes is not None:
             self.probes.close()
-        if self.exporter is not None:
-            self.exporter.close()
         if self.health is not None:
             self.health.stop()
         if self.agent is not None:
@@ -136,12 +112,16 @@ class BackgroundServices:
         if self._grant_gc is not None and self._grant_gc_thread is not None:
             self._grant_gc.wake()
             self._grant_gc_thread.join(JOIN)
-        self.probes = self.health = self.agent = self.exporter = self._grant_gc = self._grant_gc_thread = None
+        self.probes = self.health = self.agent = self._grant_gc = self._grant_gc_thread = None
 
     def reasons(self) -> dict[str, str]:
         """Card uuid -> why the health monitor finds the card unhealthy."""
         found = self.health.reasons() if self.health is not None else {}
         return {uuid: reason for uuid, reason in found.items() if reason}
+
+    def health_not_known(self) -> bool:
+        """Whether the health monitor could not find out something about the cards in its last round."""
+        return self.health is not None and self.health.not_known()
 
     def handed_over(self, grant_id: str) -> None:
         if self.agent is not None:
@@ -158,7 +138,7 @@ class BackgroundServices:
             return
         try:
             start()
-        except (VgpuError, OSError, ImportError) as error:
+        except (VgpuError, OSError, ImportError, MemoryError, RuntimeError) as error:  # RuntimeError: no thread is left
             self.conditions.set(name, f"{name}: {error}")
         else:
             self.conditions.set(name, "")
@@ -175,14 +155,11 @@ class BackgroundServices:
 
         self.probes = Probes(self.settings.text("plugin.http"), self.checks)
 
-    def _listen(self) -> str:
-        return os.environ.get(LISTEN) or self.settings.text("metrics.listen")
-
     def _start_health(self, cards: list[Card]) -> None:
         if self.health is not None and self._watched:
-            self.health.stop()
-            self.health = None
-        if self.health is None:
+            self.health.stop()  # its reasons stay until the next one has them
+            self._watched = []
+        if self.health is None or self.health.stopped():
             self.health = self._new_health(cards)
         self.health.start()
         self._watched = _addresses(cards)

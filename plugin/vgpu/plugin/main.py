@@ -14,13 +14,16 @@ import selectors
 import signal
 import sys
 import time
+from collections.abc import Callable
 
-from vgpu.config import paths
+from vgpu.config import paths, plugin_state
 from vgpu.config import settings as node_settings
-from vgpu.config.errors import VgpuError
+from vgpu.config.clock import since_boot
+from vgpu.config.errors import NotKnown, VgpuError, could_not_look
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
-from vgpu.node.service import kubelet_resources, privilege, single_instance
+from vgpu.hook.linux import staleness
+from vgpu.node.service import descriptors, kubelet_resources, privilege, single_instance
 from vgpu.node.service.file_signature import signature
 from vgpu.node.service.kubelet_resources import Resource
 from vgpu.node.service.log import Conditions, Log
@@ -64,14 +67,17 @@ class DevicePlugin:
         self._due = 0.0
         self.inventory = InventoryMonitor(self.settings, self.clock)
         self.tags: dict[str, str] = {}  # card uuid -> its tag in device ids
-        self._parts()
+        self._state: plugin_state.State = {}  # as vgpud knows it
+        self._state_written = 0.0
+        self.boot_id = staleness.boot_id()
+        self._parts(Allocator(self.settings))
 
-    def _parts(self) -> None:
+    def _parts(self, allocator: Allocator) -> None:
         self.conditions.set("newer settings", "; ".join(self.settings.notes))
         self.inventory.settings = self.settings
-        self.driver_upgrade = DriverUpgrade(self.settings.run_dir)
+        self.driver_upgrade = DriverUpgrade(self.settings.run_dir, boot_id=self.boot_id)
         self.registrar = Registrar(self.settings.text("plugin.socket_dir"), self.conditions, self.clock)
-        self.allocator = Allocator(self.settings)
+        self.allocator = allocator
         checks = {"/healthz": self.is_alive, "/readyz": self.is_ready}
         self.background = BackgroundServices(
             self.settings, self.conditions, checks, self.wake, lambda: dict(self._unhealthy), self.clock,
@@ -88,7 +94,8 @@ class DevicePlugin:
         try:
             while not self.stopping:
                 self.round()
-                self._sleep()
+                if not self._part("wait", self._sleep):
+                    time.sleep(TICK)
         finally:
             self.close()
 
@@ -99,15 +106,43 @@ class DevicePlugin:
             self._reload_if_due()
             self._look_at_upgrade()
             self.inventory.look()
-            self._offer()
+            self.conditions.set("cards not known", self.inventory.not_known)
+            self._part("cards", self._offer)
             self._watch_kubelet()
-            self._due = self.clock() + min(TICK, self.registrar.look(self.servers))
-        self.background.look(self.inventory.cards if self.servers else [])
+            self._due = self.clock() + TICK
+            self._part("registration", self._register)
+        self._part("services", lambda: self.background.look(self.inventory.cards if self.servers else []))
+        self._part("state", self._record_state)
         if not self.ready:  # kubelet may be ordered after this unit, so readiness does not wait for kubelet
             self.ready = True
             self.notifier.ready()
         self.notifier.status(self.is_ready()[1])
         self.notifier.alive()
+
+    def _part(self, name: str, work: Callable[[], None]) -> bool:
+        """Whether a part of the round has succeeded. Without descriptors, memory or rights the plugin goes on."""
+        try:
+            work()
+        except (NotKnown, OSError, MemoryError) as error:
+            self.conditions.set(f"part: {name}", f"{name}: {error or 'no memory'}; trying again")
+            return False
+        self.conditions.set(f"part: {name}", "")
+        return True
+
+    def _register(self) -> None:
+        self._due = self.clock() + min(TICK, self.registrar.look(self.servers))
+
+    def health_known(self) -> bool:
+        """Whether the last round could look at the cards."""
+        blind = self.inventory.not_known or "driver upgrade file" in self.conditions.present
+        return not (blind or self.background.health_not_known())
+
+    def _record_state(self) -> None:
+        """Write the plugin's state for vgpud, when it has changed or is about to be too old."""
+        state = {"alive": self.is_alive()[0], "ready": self.is_ready()[0], "health_known": self.health_known()}
+        if self.lock >= 0 and (state != self._state or since_boot() - self._state_written >= plugin_state.EVERY):
+            plugin_state.write(self.settings.run_dir, state, self.boot_id, since_boot())
+            self._state, self._state_written = state, since_boot()
 
     def close(self) -> None:
         self.notifier.stopping()
@@ -125,7 +160,7 @@ class DevicePlugin:
         if self.lock < 0:
             return False, "another device plugin runs on this node"
         if not self.servers:
-            return False, "no cards: " + (self.inventory.error or "waiting for one")
+            return False, "no cards: " + (self.inventory.error or self.inventory.not_known or "waiting for one")
         if not self.registrar.registered():
             return False, "not registered with kubelet"
         unhealthy = len(self._unhealthy)
@@ -151,6 +186,8 @@ class DevicePlugin:
         problem = ""
         try:
             self.driver_upgrade.look()
+        except NotKnown as error:
+            problem = f"whether the driver is being upgraded is as it was known last: {error}"
         except OSError as error:
             problem = f"vgpud does not learn of the driver's upgrade: {error}"
         self.conditions.set("driver upgrade file", problem)
@@ -206,8 +243,9 @@ class DevicePlugin:
 
     def _without_cards(self) -> None:
         """No card has ever been found: wait for one, or raise the reason."""
-        reason = self.inventory.error or "this node's inventory has no cards"
-        final = self.inventory.ever or self.clock() - self.started > INIT_PATIENCE
+        reason = self.inventory.error or self.inventory.not_known or "this node's inventory has no cards"
+        late = self.inventory.ever or self.clock() - self.started > INIT_PATIENCE
+        final = late and not self.inventory.not_known
         if self.settings.flag("plugin.fail_on_init_error") and final and not self.driver_upgrade.reason:
             do = "with plugin.fail_on_init_error: false it would wait for a card"
             raise VgpuError(f"no cards to offer: {reason}", do=do)
@@ -230,21 +268,24 @@ class DevicePlugin:
     # Settings
 
     def _reload_if_due(self) -> None:
-        changed = signature(self.config_path)
+        changed = signature(self.config_path, self._settings_file)
         if not (self.reload or changed != self._settings_file):
             return
         self.reload, self._settings_file = False, changed
         try:
             found = node_settings.read(self.config_path)
             self._check_reload(found)
-        except VgpuError as error:
+            allocator = Allocator(found)
+        except (VgpuError, OSError) as error:
+            if could_not_look(error):
+                self._settings_file = ()  # the next round tries again
             self.conditions.set("settings", f"the settings in force stay: {error}")
             return
         self.conditions.set("settings", "")
         if all(found[name] == self.settings[name] for name in node_settings.DEFAULTS):
             return
         self.log.info("settings read again", path=self.config_path)
-        self._put_in_force(found)
+        self._put_in_force(found, allocator)
 
     def _check_reload(self, found: Settings) -> None:
         for name in FIXED:
@@ -254,13 +295,13 @@ class DevicePlugin:
         if self.inventory.cards:
             kubelet_resources.advertised(found, self.inventory.cards, self.tags)
 
-    def _put_in_force(self, found: Settings) -> None:
+    def _put_in_force(self, found: Settings, allocator: Allocator) -> None:
         self.background.stop()
         for one in self.servers:
             one.close(STOP_GRACE)
         self.servers = []
         self.settings = found
-        self._parts()
+        self._parts(allocator)
 
     # The loop
 
@@ -279,8 +320,13 @@ class DevicePlugin:
             if self._watch >= 0 and found == self._watched:
                 return
             self._unwatch()
-            self._watch, self._watched = inotify.open_watch(directory), found
-            self.selector.register(self._watch, selectors.EVENT_READ, lambda: inotify.drain(self._watch))
+            watch = inotify.open_watch(directory)
+            try:
+                self.selector.register(watch, selectors.EVENT_READ, lambda: inotify.drain(self._watch))
+            except OSError:
+                os.close(watch)
+                raise
+            self._watch, self._watched = watch, found
         except OSError:
             self._unwatch()
 
@@ -321,6 +367,7 @@ def _drain(fd: int) -> None:
 def run(config_path: str) -> None:
     """Be the device plugin until SIGTERM or SIGINT."""
     log = Log(name="vgpu-device-plugin")
+    descriptors.raise_limit()
     try:
         DevicePlugin(config_path, log, Notifier(os.environ, os.getpid())).run()
     except (VgpuError, OSError) as error:

@@ -31,6 +31,7 @@ RECORDS: dict[Callable[..., str], tuple[str, ...]] = {
     paths.inventory: (), paths.foreign: (), paths.health: (), paths.presence: ("0a" * 16,), paths.round_record: (),
     paths.common_presence: (),
     paths.grant: ("a" * 32,), paths.device_tags: (), paths.context_sizes: (), paths.driver_upgrade: (),
+    paths.plugin_state: (),
 }  # fmt: skip
 #: Those that name a directory of such records, a lock, a socket or a log, or that name no path.
 OTHERS = {

@@ -39,6 +39,9 @@ class Part:
     def silent(self) -> float:
         return self.silence
 
+    def stopped(self) -> bool:
+        return "stop" in self.calls
+
     def run(self, stopped: threading.Event) -> None:
         self.rounds.set()
         stopped.wait()
@@ -211,68 +214,6 @@ def test_probes_at_an_address_in_use_come_when_it_is_free(make_bed) -> None:
     bed.now += RETRY
     bed.background.look([])
     assert bed.conditions.present == {}
-
-
-class SlowExporter:
-    """A stand-in for the exporter whose libraries take long to load: its constructor waits until `loaded` is set."""
-
-    def __init__(self) -> None:
-        self.loaded = threading.Event()
-        self.answers: list[bool] = []
-        self.error: Exception | None = None
-        self.calls: list[str] = []
-
-    def make(self, *_: object) -> SlowExporter:
-        loaded, error = self.loaded.wait(60), self.error
-        self.answers.append(loaded)
-        if error is not None:
-            raise error
-        return self
-
-    def close(self) -> None:
-        self.calls.append("close")
-
-
-@pytest.fixture
-def exporter(monkeypatch) -> SlowExporter:
-    made = SlowExporter()
-    fake = types.ModuleType("vgpu.plugin.exporter.server")
-    fake.Exporter = made.make  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, fake.__name__, fake)
-    return made
-
-
-def test_no_other_service_waits_for_the_exporters_libraries(make_bed, exporter: SlowExporter) -> None:
-    """An Xid from before the health monitor's start would be lost."""
-    bed = make_bed(kubernetes__api="always", metrics__listen="127.0.0.1:0")
-    bed.background.look(make_cards())
-    assert bed.counts() == [1, 1, 1]
-    assert exporter.answers == [], "the exporter still waits"
-    exporter.loaded.set()
-    bed.background.stop()
-    assert exporter.answers == [True]
-    assert exporter.calls == ["close"]
-
-
-def test_an_exporter_that_cannot_start_is_reported_once_and_tried_again(make_bed, exporter: SlowExporter) -> None:
-    bed = make_bed(metrics__listen="127.0.0.1:0")
-    exporter.loaded.set()
-    exporter.error = VgpuError("another one")
-
-    def looks() -> dict[str, str]:
-        bed.background.look([])
-        return bed.conditions.present
-
-    wait_for(lambda: looks() == {"exporter": "exporter: another one"})
-    assert (looks(), len(exporter.answers)) == ({"exporter": "exporter: another one"}, 1)
-    bed.now += RETRY
-    looks()
-    wait_for(lambda: len(exporter.answers) == 2)
-    exporter.error = None
-    bed.now += RETRY
-    wait_for(lambda: looks() == {})
-    assert bed.log.getvalue().count("\n") == 2, "its beginning and its end"
-    assert len(exporter.answers) == 3
 
 
 def test_stop_ends_all_of_it(make_bed) -> None:

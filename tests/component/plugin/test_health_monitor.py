@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -253,6 +254,43 @@ def test_a_library_of_another_version(stub: StubNode, start: Start) -> None:
     stub.unsay("init")
     stub.load_driver("560.1")
     watched.healthy()
+
+
+def test_a_plugin_without_descriptors_keeps_its_cards_as_they_are(sim: Sim, start: Start) -> None:
+    watched = start(sim.settings, sim.cards, FOR_EVER).ready()
+    sim.event(1, "xid", 62)
+    watched.wait_for_reason(sim.uuids[1], "reset the card")
+    before = watched.monitor.reasons()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        wait_for(lambda: watched.monitor.reasons() != before or "Too many open files" in watched.stream.getvalue())
+        looks = watched.monitor._seen
+        wait_for(lambda: watched.monitor._seen > looks + 1.0, what="the thread goes on")
+        assert watched.monitor.reasons() == before
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    watched.logs("over: health monitor: driver")
+    assert watched.monitor.reasons() == before
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["a process that runs", "processes that do not get to run"])
+def test_silence_counts_only_when_the_plugins_processes_run(
+    stub: StubNode, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: bool
+) -> None:
+    """A deadline of the plugin's own says nothing of a card."""
+    stub.set_control("init", "hang")
+    asleep = tmp_path / "python"
+    asleep.write_text("#!/bin/sh\nexec sleep 3600\n")
+    asleep.chmod(0o755)
+    if not runs:
+        monkeypatch.setattr("sys.executable", str(asleep))
+    watched = start(stub.settings, stub.cards, {**FOR_EVER, "hang": 3.0})
+    if runs:
+        watched.wait_for_reason("GPU-0", "hangs")
+    else:
+        watched.logs("do not get to run")
+        assert watched.monitor.reasons() == {}
 
 
 def test_no_library(stub: StubNode, start: Start) -> None:

@@ -24,6 +24,7 @@ def test_the_names_on_disk() -> None:
         paths.presence(RUN, "0a" * 16), paths.common_presence(RUN),
         paths.ledger_lock(RUN),
         paths.hook_log(RUN), paths.vgpud_socket(RUN), paths.vgpud_lock(RUN), paths.plugin_lock(RUN),
+        paths.plugin_state(RUN),
         paths.grants(STATE), paths.grant(STATE, GRANT), paths.device_tags(STATE),
         paths.context_sizes(STATE), paths.runtimes(STATE),
     }  # fmt: skip
@@ -31,7 +32,7 @@ def test_the_names_on_disk() -> None:
         "/run/vgpu/containers", "/run/vgpu/containers/c1", "/run/vgpu/containers/c1/claim.json",
         "/run/vgpu/containers/c1/limits", "/run/vgpu/containers/c1/cards", "/run/vgpu/pods",
         f"/run/vgpu/pods/{UID}.json", "/run/vgpu/pods/.watched", "/run/vgpu/inventory.json", "/run/vgpu/foreign.json",
-        "/run/vgpu/driver-upgrade.json",
+        "/run/vgpu/driver-upgrade.json", "/run/vgpu/plugin.json",
         "/run/vgpu/presence",
         "/run/vgpu/health.json", f"/run/vgpu/presence-{'0a' * 16}", "/run/vgpu/ledger.lock", "/run/vgpu/hook.log",
         "/run/vgpu/vgpud.sock", "/run/vgpu/vgpud.lock", "/run/vgpu/plugin.lock", "/var/lib/vgpu/grants",

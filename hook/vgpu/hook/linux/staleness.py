@@ -7,14 +7,17 @@ runs this before it uses anything of the inventory: after an update of the drive
 from __future__ import annotations
 
 from vgpu.config import records
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import VgpuError, is_absent, not_known
 from vgpu.config.inventory import DO, Inventory
 
 _MAX_TEXT = 1 << 16
 
 
 def check(inventory: Inventory, proc_root: str = "/proc") -> None:
-    """VgpuError when `inventory` is of another driver or of an earlier boot. Unknown values are not compared."""
+    """VgpuError when `inventory` is of another driver or of an earlier boot. What is not there is not compared.
+
+    NotKnown when it cannot be looked at.
+    """
     boot, version = boot_id(proc_root), driver_version(proc_root)
     if boot and inventory.boot_id and boot != inventory.boot_id:
         raise VgpuError("inventory", expected=f"one of this boot ({boot})", found=inventory.boot_id, do=DO)
@@ -24,7 +27,7 @@ def check(inventory: Inventory, proc_root: str = "/proc") -> None:
 
 
 def driver_version(proc_root: str = "/proc") -> str:
-    """The version of the loaded kernel module, "" without one.
+    """The version of the loaded kernel module, "" without one; NotKnown when that cannot be found out.
 
     `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar ...`, or, of the open kernel module,
     `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build ...`.
@@ -48,7 +51,10 @@ def boot_id(proc_root: str = "/proc", fallback: str = "/proc") -> str:
 
 
 def _text(path: str) -> str:
+    """The file's text, "" without such a file; NotKnown when it cannot be looked at."""
     try:
         return records.read_bounded(path, _MAX_TEXT).decode("ascii", "replace")
-    except OSError:
-        return ""
+    except OSError as error:
+        if is_absent(error):
+            return ""
+        raise not_known(path, error) from error

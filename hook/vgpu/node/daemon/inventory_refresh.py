@@ -13,7 +13,7 @@ from collections.abc import Callable
 from vgpu.config import inventory as inventories
 from vgpu.config import paths, records
 from vgpu.config.clock import since_boot
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import NotKnown, VgpuError
 from vgpu.config.inventory import Inventory
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import staleness
@@ -30,6 +30,8 @@ Signature = tuple[object, ...]
 
 class InventoryRefresher(Monitor):
     """`found` is the inventory in force. It is None if none is usable; then `error` is the reason.
+
+    `look` raises NotKnown or OSError when it cannot look; `found` stays as it was then.
 
     `attempts` counts the attempts that have ended. While `paused` no inventory is taken, and one is taken at once
     afterwards: the driver may be another.
@@ -78,8 +80,8 @@ class InventoryRefresher(Monitor):
             return
         needed = self.found is None or signature != self._taken or self._lacks_a_card()
         if needed and self._due():
-            self._taken = self._wanted
             self._start(self._work)
+            self._taken = self._wanted
 
     def _signature(self) -> Signature:
         """What an inventory depends on, at little cost: driver, root, boot, cards, numbers of the nodes, libvcuda."""
@@ -99,7 +101,7 @@ class InventoryRefresher(Monitor):
         directory = self.settings.text("paths.libvcuda")
         try:
             return tuple(inventories.identity(os.stat(f"{directory}/{name}")) for name in library_copies.SONAMES)
-        except OSError:
+        except FileNotFoundError:
             return ()
 
     def _read(self) -> None:
@@ -118,6 +120,8 @@ class InventoryRefresher(Monitor):
                 self._file = file
             if self.found is not None:
                 staleness.check(self.found, self.settings.text("driver.proc_root"))
+        except NotKnown:
+            raise
         except VgpuError as error:
             self.found, self.error, self._file = None, str(error), file
 

@@ -26,7 +26,7 @@ from vgpu.config import driver_upgrade, grants, paths
 from vgpu.config import settings as node_settings
 from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import VgpuError, could_not_look
 from vgpu.config.inventory import Inventory
 from vgpu.hook import error_line
 from vgpu.hook.ledger.container_processes import ContainerProcesses
@@ -50,13 +50,15 @@ from vgpu.node.daemon.server import Server
 from vgpu.node.daemon.unlimited_processes import UnlimitedProcesses
 from vgpu.node.daemon.usage_monitor import UsageMonitor
 from vgpu.node.daemon.worker import Work, Worker
-from vgpu.node.service import privilege, single_instance
+from vgpu.node.service import descriptors, privilege, single_instance
 from vgpu.node.service.log import Conditions, Log
 from vgpu.node.service.sd_notify import Notifier
 
 TICK = 2.0
 WORKER_TICK = 0.05  #: seconds from a worker's answer to its use: by then the kernel has released the worker
 READY_AFTER = 30.0  #: seconds: vgpud reports that it is ready after the first inventory, or after this time
+#: The parts that find out which cards there are, and whether the driver may be used.
+CARD_HEALTH = {"inventory file", "driver upgrade file"}
 MAX_AGE = 1.0  #: seconds for which an answer with all processes is used again, so that clients cannot load vgpud
 
 
@@ -71,6 +73,7 @@ class Daemon:
         self.settings = node_settings.read(config_path)
         self.started = since_boot()
         self.conditions = Conditions(log)
+        self.not_known: set[str] = set()  # the parts of CARD_HEALTH that could not look in their last round
         self.lock = _only_instance(self.settings.run_dir)
         self.selector = selectors.DefaultSelector()
         self.wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -144,6 +147,7 @@ class Daemon:
         self.conditions.set("futexes", self.lender.without_waits())
         self.server.tick()
         self._part("round record", lambda: self._record_round(begun))
+        self.conditions.set("records of the plugin", self.round_recorder.not_known)
         if not self.ready and (self.inventory.attempts or since_boot() - self.started > READY_AFTER):
             self.ready = True
             self.notifier.ready()
@@ -202,9 +206,12 @@ class Daemon:
     def _part(self, name: str, work: Callable[[], None]) -> None:
         try:
             work()
-        except (VgpuError, OSError) as error:
+        except (VgpuError, OSError, MemoryError) as error:
+            if could_not_look(error):
+                self.not_known.add(name)
             self.conditions.set(name, str(error_line.meaning(name, error)))
         else:
+            self.not_known.discard(name)
             self.conditions.set(name, "")
 
     # Waiting
@@ -317,6 +324,7 @@ class Daemon:
                 "round_seconds": since_boot() - begun, "released": self.reaper.released,
                 "inventory": {"state": self.inventory.state, "error": self.inventory.error},
                 "warnings": list(self.conditions.present.values()),
+                "health_known": not (self.not_known & CARD_HEALTH or self.round_recorder.not_known),
             },
             "ledger": {"claims": dict(self.reaper.counts), "grants": grants.count(self.settings.state_dir)},
         })  # fmt: skip
@@ -360,6 +368,7 @@ def _only_instance(run_dir: str) -> int:
 def run(config_path: str) -> None:
     """Be vgpud until SIGTERM or SIGINT."""
     log = Log()
+    descriptors.raise_limit()
     try:
         Daemon(config_path, log, Notifier(os.environ, os.getpid())).run()
     except (VgpuError, OSError) as error:

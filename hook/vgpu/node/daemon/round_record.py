@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from vgpu.config import health, limits, paths, pods, records, rounds, usage
+from vgpu.config import health, limits, paths, plugin_state, pods, records, rounds, usage
 from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import NotKnown, VgpuError
 from vgpu.config.inventory import Card, Inventory
 from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.settings import Settings
@@ -68,7 +68,11 @@ class Parts:
 
 
 class RoundRecorder:
-    """Call `write` at the end of each round. `proc` is the root of procfs."""
+    """Call `write` at the end of each round. `proc` is the root of procfs.
+
+    `not_known`: why the device plugin's records, the faults of cards among them, could not be looked at, or "". The
+    round's record then has what was in them last.
+    """
 
     def __init__(
         self,
@@ -86,6 +90,9 @@ class RoundRecorder:
         self.clock = clock
         self.wall_clock = wall_clock
         self.hook_counts = HookCounts(settings.run_dir)
+        self.not_known = ""
+        self._faults: dict[str, str] = {}
+        self._plugin: plugin_state.State = {}
         self._last = clock()
         self._lent: dict[Key, float] = {}
         self._borrowed: dict[Key, float] = {}
@@ -94,6 +101,7 @@ class RoundRecorder:
     def write(self, inventory: Inventory | None, more: Record) -> None:
         """Replace the record. `more` are the keys that other parts add."""
         self.hook_counts.look()
+        self._look_at_plugin()
         ledger = Ledger(self.settings, inventory.cards if inventory else [], self.proc)
         living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
         figures = {(str(row["container"]), str(row["card"])): row for row in self.parts.lender.figures()}
@@ -117,6 +125,7 @@ class RoundRecorder:
                 "reported": self.parts.memory_watch.found, "killed": self.parts.memory_watch.stopped,
             },
             "incidents": self.incidents.records(),
+            "plugin": self._plugin,
             **more,
         }, int(self.settings.number("metrics.group")))  # fmt: skip
 
@@ -155,12 +164,21 @@ class RoundRecorder:
             return []
         committed = ledger.commitments()
         use = self.parts.card_use.use()
-        faults = health.faults(self.settings.run_dir, staleness.boot_id(self.proc))
         return [
             self._card(card, committed.get(card.uuid, Commitment()), use.get(card.uuid, (None, None)),
-                       faults.get(card.uuid, ""))
+                       self._faults.get(card.uuid, ""))
             for card in inventory.cards
         ]  # fmt: skip
+
+    def _look_at_plugin(self) -> None:
+        try:
+            boot_id = staleness.boot_id(self.proc)
+            self._faults = health.faults(self.settings.run_dir, boot_id)
+            self._plugin = plugin_state.read(self.settings.run_dir, boot_id, since_boot())
+        except NotKnown as error:
+            self.not_known = str(error)
+        else:
+            self.not_known = ""
 
     def _card(self, card: Card, held: Commitment, use: tuple[int | None, int | None], fault: str) -> Record:
         users = self.parts.foreign_processes.users.get(card.uuid, [])

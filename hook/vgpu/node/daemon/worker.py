@@ -32,6 +32,7 @@ Work = Callable[[], dict[str, object]]
 class Worker:
     """A forked process that runs `work` until `deadline` at the latest, on the caller's clock.
 
+    OSError when it cannot be started.
     At its end it is `done` and calls `ended`. Then `result` is what the work returned, or `error` is the reason why
     there is no result. A worker that is alive at its deadline is killed. It is `gone` when the kernel has released it.
     """
@@ -48,11 +49,20 @@ class Worker:
         self._gone = False
         self._data = bytearray()
         self._fd, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self.pid = os.fork()
+        try:
+            selector.register(self._fd, selectors.EVENT_READ, self._read)
+            try:
+                self.pid = os.fork()
+            except OSError:
+                selector.unregister(self._fd)
+                raise
+        except OSError:
+            os.close(self._fd)
+            os.close(write_end)
+            raise
         if self.pid == 0:
             _run(work, write_end)
         os.close(write_end)
-        selector.register(self._fd, selectors.EVENT_READ, self._read)
 
     def _read(self, _mask: int) -> None:
         """Read what the worker has written."""

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable
 
 from vgpu.config import records
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import VgpuError, is_absent, not_known
 from vgpu.config.inventory import Device
 from vgpu.node.service import operator_files
 
@@ -66,7 +66,7 @@ def minors(proc_root: str) -> dict[str, int]:
     """Bus id -> minor of the cards that the module drives: `<proc_root>/driver/nvidia/gpus/<bus id>/information`."""
     directory = proc_root + "/driver/nvidia/gpus"
     found = {}
-    for bus_id in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:
+    for bus_id in _names(directory):
         for line in _text(f"{directory}/{bus_id}/information").splitlines():
             name, _, value = line.partition(":")
             if name == "Device Minor" and value.strip().isdigit():
@@ -117,6 +117,8 @@ def ensure(device: Device, wanted: Parameters, note: Callable[[str], None]) -> N
     try:
         status = os.stat(device.path)
     except OSError as error:
+        if not is_absent(error):
+            raise not_known(device.path, error) from error
         raise VgpuError(f"{device.path}: cannot be examined", found=error.strerror) from error
     is_device = stat.S_ISCHR(status.st_mode)
     number = os.major(status.st_rdev), os.minor(status.st_rdev)
@@ -151,7 +153,20 @@ def _make(device: Device, wanted: Parameters) -> None:
 
 
 def _text(path: str) -> str:
+    """The file's text, "" without such a file; NotKnown when it cannot be looked at."""
     try:
         return records.read_bounded(path, _MAX_TEXT).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    except OSError as error:
+        if is_absent(error):
+            return ""
+        raise not_known(path, error) from error
+
+
+def _names(directory: str) -> list[str]:
+    """The names in `directory` in their order, none without it; NotKnown when it cannot be looked at."""
+    try:
+        return sorted(os.listdir(directory))
+    except OSError as error:
+        if is_absent(error):
+            return []
+        raise not_known(directory, error) from error

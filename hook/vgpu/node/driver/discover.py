@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from vgpu.config import context_sizes, driver_upgrade
 from vgpu.config.clock import since_boot
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import VgpuError, is_absent
 from vgpu.config.inventory import Card, Device, Inventory, Library, nvml_of
 from vgpu.config.settings import AUTO, Settings
 from vgpu.hook.linux import staleness
@@ -129,14 +129,19 @@ def _search(settings: Settings, root: str) -> files.Search:
 
 
 def root_identities(settings: Settings) -> tuple[tuple[int, int], ...]:
-    """(device, inode) of each directory that driver_root may return: a driver container mounts and unmounts its own."""
+    """(device, inode) of each directory that driver_root may return: a driver container mounts and unmounts its own.
+
+    (0, 0) stands for one that is not there. OSError when that cannot be found out.
+    """
     configured = settings.text("driver.root")
     found = []
     for root in AUTO_ROOTS if configured == AUTO else (configured,):
         try:
             status = os.stat(root)
             found.append((status.st_dev, status.st_ino))
-        except OSError:
+        except OSError as error:
+            if not is_absent(error):
+                raise
             found.append((0, 0))
     return tuple(found)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import NotKnown, VgpuError, is_absent
 from vgpu.config.inventory import Card
 from vgpu.node.driver.device_nodes import card_node
 
@@ -29,13 +29,18 @@ _ANCESTORS = {
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
 _SWITCH = "switch"
+#: NVML's errors that speak of the process that asks, not of a card: no memory or descriptors, or a filter.
+OF_THE_PROCESS = (
+    getattr(pynvml, "NVML_ERROR_OPERATING_SYSTEM", 17), pynvml.NVML_ERROR_MEMORY,
+    getattr(pynvml, "NVML_ERROR_INSUFFICIENT_RESOURCES", 23),
+)  # fmt: skip
 _MAX_LINKS = 36  # NVML refuses links that a card lacks; pynvml's constant depends on its version (12, 18, 36)
 
 
 def take(library: str, dev_dir: str, sys_root: str, note: Note) -> list[Card]:
     """The usable cards, read through the NVML at path `library`. A card that fails is left out, with a note.
 
-    Raises VgpuError if NVML itself does not start.
+    Raises VgpuError if NVML itself does not start, and NotKnown or OSError if this process cannot look.
     """
     with nvml(library):
         found = []
@@ -45,6 +50,8 @@ def take(library: str, dev_dir: str, sys_root: str, note: Note) -> list[Card]:
                 card = _card(handle, index, dev_dir, sys_root)
                 mig = _mig_enabled(handle)
             except pynvml.NVMLError as error:
+                if error.value in OF_THE_PROCESS:
+                    raise NotKnown(f"card {index}", expected="to look at it", found=f"NVML reports {error}") from error
                 note(f"card {index} is left out: NVML reports {error}")
                 continue
             if mig:
@@ -213,8 +220,11 @@ def _numa(handle: Any, bus_id: str, sys_root: str) -> int:
     try:
         with open(f"{sys_root}/bus/pci/devices/{bus_id}/numa_node", encoding="ascii") as file:
             return max(int(file.read(16)), -1)
-    except (OSError, ValueError):
+    except ValueError:
         pass
+    except OSError as error:
+        if not is_absent(error):
+            raise
     try:
         return int(pynvml.nvmlDeviceGetNumaNodeId(handle))
     except (AttributeError, pynvml.NVMLError):  # pynvml, the driver or the platform lacks it

@@ -6,6 +6,7 @@ the lines. Does not belong here: the hook's own log (vgpu.hook.hooklog).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TextIO
@@ -32,8 +33,9 @@ class Log:
     def _write(self, level: int, text: str, fields: dict[str, object]) -> None:
         suffix = "".join(f" {name}={_value(value)}" for name, value in fields.items() if value not in ("", None))
         front = f"<{level}>" if self.levels else f"{self.name}: "
-        self.stream.write(f"{front}{escaped(text)}{suffix}\n")  # in one call: other threads write too
-        self.stream.flush()
+        with contextlib.suppress(OSError):  # a line that cannot be written ends no service
+            self.stream.write(f"{front}{escaped(text)}{suffix}\n")  # in one call: other threads write too
+            self.stream.flush()
 
 
 def _value(value: object) -> str:

@@ -6,7 +6,6 @@ vgpu.config.dialects.registration. vgpu.plugin.apiserver.scheduler_protocols dec
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection
 
 from vgpu.config import inventory, paths
@@ -14,6 +13,7 @@ from vgpu.config.dialects import registration
 from vgpu.config.dialects.registration import Offer
 from vgpu.config.inventory import Inventory
 from vgpu.config.settings import Settings
+from vgpu.node.service.file_signature import Signature, signature
 from vgpu.plugin.apiserver import holdings, pod_objects, scheduler_protocols
 from vgpu.plugin.apiserver.client import Api, Object
 from vgpu.plugin.apiserver.pod_objects import PodObject
@@ -37,7 +37,7 @@ class NodeAnnotations:
         self.dialects = settings.texts("kubernetes.register")
         self.beats = bool(set(self.dialects).intersection(registration.BEATING))
         self._inventory: Inventory | None = None
-        self._stamp: tuple[int, int] = (0, 0)
+        self._stamp: Signature = ()
         self._written: dict[str, str] = {}
         self._next = 0.0
 
@@ -81,11 +81,7 @@ class NodeAnnotations:
 
     def inventory(self) -> Inventory:
         """The inventory; read again when its file has been replaced. VgpuError if there is none."""
-        try:
-            status = os.stat(paths.inventory(self.settings.run_dir))
-            stamp = (status.st_ino, status.st_mtime_ns)
-        except OSError:
-            stamp = (0, 0)
+        stamp = signature(paths.inventory(self.settings.run_dir), self._stamp)
         if self._inventory is None or stamp != self._stamp:
             self._inventory, self._stamp = inventory.read(self.settings.run_dir), stamp
         return self._inventory

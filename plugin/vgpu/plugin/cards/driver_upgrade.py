@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from vgpu.config import driver_upgrade, paths
 from vgpu.config.clock import since_boot
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import NotKnown, VgpuError
 from vgpu.hook.linux import staleness
 
 AGAIN = 30.0  #: seconds after which the record is written again; vgpud believes it for ten times as long
@@ -25,10 +25,12 @@ AGAIN = 30.0  #: seconds after which the record is written again; vgpud believes
 class DriverUpgrade:
     """`reason`: why the driver must not be used, or "". `look` changes it; any thread may call `say`."""
 
-    def __init__(self, run_dir: str, clock: Callable[[], float] = since_boot, proc: str = "/proc") -> None:
+    def __init__(
+        self, run_dir: str, clock: Callable[[], float] = since_boot, proc: str = "/proc", boot_id: str = ""
+    ) -> None:
         self.run_dir = run_dir
         self.clock = clock
-        self.boot_id = staleness.boot_id(proc)
+        self.boot_id = boot_id or staleness.boot_id(proc)
         self.reason = ""
         self._said: str | None = None  # by the agent, once it has seen the node
         self._written = ("", 0.0)
@@ -37,7 +39,10 @@ class DriverUpgrade:
         self._said = reason
 
     def look(self) -> None:
-        """Do one round, and write or remove the record. Raises OSError; `reason` is right nevertheless."""
+        """Do one round, and write or remove the record. Raises OSError; `reason` is right nevertheless.
+
+        NotKnown when an earlier plugin's record cannot be looked at; `reason` stays then.
+        """
         if self._said is None:
             self.reason = self._recorded()
             return
@@ -53,5 +58,7 @@ class DriverUpgrade:
     def _recorded(self) -> str:
         try:
             return driver_upgrade.read(self.run_dir, self.boot_id, self.clock())
+        except NotKnown:
+            raise
         except VgpuError:
             return ""

@@ -8,22 +8,28 @@ container and never imports pynvml.
 One process, the session, holds NVML open for all cards that answer, and waits for their events. The monitor removes a
 card that does not answer, or has to be reset, from the session. From then on a process of the card's own probes it from
 time to time. So the plugin does not block `nvidia-smi --gpu-reset`, and a card that hangs NVML affects no other card.
+
+An error of the plugin's own process, such as a lack of descriptors or memory, says nothing of a card: what was known
+stays, and a condition says what could not be looked at. A silent process counts as NVML's silence only when a process
+that does not call NVML, the control, answers meanwhile: else no process of the plugin gets to run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import selectors
 import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 from vgpu.config import inventory, paths, records
 from vgpu.config.clock import since_boot
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import NotKnown, VgpuError, is_absent, not_known
 from vgpu.config.fields import Fields
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
@@ -65,7 +71,7 @@ class HealthMonitor:
     """The monitor's thread calls `on_change` whenever `reasons()` has changed. While `away()` is true, NVML is closed.
 
     The constructor loads the faults that an earlier plugin recorded, from one small file. `reasons()` contains them
-    before `start`.
+    before `start`. NotKnown or OSError when the file or the driver cannot be looked at: try again later.
     """
 
     def __init__(
@@ -90,6 +96,7 @@ class HealthMonitor:
         self.ignored, self.events = _ignored(settings, log)
         self._file = paths.health(settings.run_dir)
         self._saved = False
+        self._to_save = True
         self._host = os.environ.get(HOST_ROOT, "").rstrip("/")
         self._boot = staleness.boot_id(proc)
         self._driver = self._driver_now()
@@ -100,32 +107,66 @@ class HealthMonitor:
         self._lock = threading.Lock()
         self._session: _Probe | None = None
         self._looks: dict[str, _Probe] = {}
+        self._control: _Probe | None = None
         self._leaving: list[_Probe] = []
         self._pause, self._not_before = self.pace.first, 0.0
         self._next_apart: dict[str, float] = {}
-        self._selector = selectors.DefaultSelector()
-        self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._selector: selectors.BaseSelector | None = None
+        self._wake = (-1, -1)
         self._stopping = False
         self._seen = clock()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
         self._load()
 
     def start(self) -> None:
+        """Start the thread. OSError or RuntimeError when the process has no descriptor or thread left."""
+        self.open()
         self._thread.start()
 
+    def open(self) -> None:
+        """Open what the thread waits for."""
+        self._close()
+        self._selector = selectors.DefaultSelector()
+        self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._selector.register(self._wake[0], selectors.EVENT_READ)
+
     def stop(self) -> None:
-        """End the thread and its processes. A process that hangs in the kernel ends later by itself."""
+        """End the thread and its processes. A process that hangs in the kernel ends later by itself.
+
+        `reasons()` stays as it is.
+        """
+        if self._stopping:
+            return
         self._stopping = True
-        self.wake()
+        self._wake_up()
         if self._thread.ident is not None:
             self._thread.join()
-        self._selector.close()
+        self._close()
+
+    def stopped(self) -> bool:
+        return self._stopping
+
+    def _close(self) -> None:
+        if self._selector is not None:
+            self._selector.close()
         for fd in self._wake:
-            os.close(fd)
+            if fd >= 0:
+                os.close(fd)
+        self._selector, self._wake = None, (-1, -1)
 
     def wake(self) -> None:
-        """Begin the next round now. Any thread may call this."""
-        os.write(self._wake[1], b".")
+        """Begin the next round now. The thread that starts and stops the monitor may call this."""
+        if not self._stopping:
+            self._wake_up()
+
+    def _wake_up(self) -> None:
+        if self._wake[1] >= 0:
+            with contextlib.suppress(OSError):  # a full pipe wakes the thread, too
+                os.write(self._wake[1], b".")
+
+    def not_known(self) -> bool:
+        """Whether the last round could not find out something about the cards. Any thread may call this."""
+        return any(topic != "health watch: file" for topic in list(self.conditions.present))
 
     def reasons(self) -> dict[str, str]:
         """Card uuid -> why the card is unhealthy; without the healthy ones. Any thread may call this."""
@@ -134,52 +175,65 @@ class HealthMonitor:
 
     def silent(self) -> float:
         """Seconds since the monitor's thread began its last round, for liveness. The thread never waits for NVML."""
-        return self.clock() - self._seen
+        return 0.0 if self._stopping else self.clock() - self._seen
 
     # The thread
 
     def _run(self) -> None:
-        self._selector.register(self._wake[0], selectors.EVENT_READ)
-        self._step("file", self._save)
         while not self._stopping:
-            self._seen = self.clock()
-            self._step("driver", self._look_at_driver)
-            self._step("device nodes", self._look_at_nodes)
-            self._step("processes", self._keep_asking)
-            self._step("reasons", self._publish)
-            self._step("answers", self._sleep)
-        for probe in list(self._probes()):
-            self._end(probe)
+            self.round()
+            if not self._step("answers", self._sleep):
+                time.sleep(self.pace.tick)
+        self._step("file", self._save)
+        for probe in [*self._probes(), *self._controls()]:
+            self._step("processes", functools.partial(self._end, probe))
 
-    def _step(self, name: str, work: Callable[[], None]) -> None:
+    def round(self) -> None:
+        """All that is due now. The thread calls this after each wait."""
+        self._seen = self.clock()
+        self._step("driver", self._look_at_driver)
+        self._step("device nodes", self._look_at_nodes)
+        self._step("silence", self._judge_silence)
+        self._step("processes", self._keep_asking)
+        self._step("acknowledgement", self._look_at_file)
+        self._step("file", self._save)
+        self._publish()
+
+    def _step(self, name: str, work: Callable[[], None]) -> bool:
+        """Whether the step has succeeded. Nothing that a step meets may end the thread."""
         topic = f"health watch: {name}"
         try:
             work()
-        except (VgpuError, OSError) as error:
-            self.conditions.set(topic, f"health monitor: {name}: {error}")
-        else:
-            self.conditions.set(topic, "")
+        except (VgpuError, OSError, MemoryError) as error:
+            self.conditions.set(topic, f"health monitor: {name}: {error or 'no memory'}")
+            return False
+        self.conditions.set(topic, "")
+        return True
 
     def _sleep(self) -> None:
         """Wait until the next round is due, or a process has sent a message."""
-        deadlines = [probe.deadline for probe in self._probes()]
-        until = min([self.clock() + self.pace.tick, *deadlines])
-        for key, _ in self._selector.select(max(until - self.clock(), 0.0)):
+        assert self._selector is not None
+        now = self.clock()
+        pauses = [probe.deadline - now for probe in (*self._probes(), *self._controls())]
+        for key, _ in self._selector.select(min([self.pace.tick, *(pause for pause in pauses if pause > 0)])):
             if key.data is not None:
                 self._hear(key.data)
             else:
                 os.read(self._wake[0], 4096)
-        self._judge_silence()
 
     def _probes(self) -> Iterator[_Probe]:
         yield from [self._session] if self._session else []
         yield from list(self._looks.values())
+
+    def _controls(self) -> Iterator[_Probe]:
+        yield from [self._control] if self._control else []
 
     # Messages of the processes
 
     def _hear(self, probe: _Probe) -> None:
         for message in probe.read():
             probe.deadline = self.clock() + self.pace.hang
+            probe.messages += 1
             if "at" in message:
                 probe.at = str(message["at"])
             elif "look" in message:
@@ -193,7 +247,7 @@ class HealthMonitor:
                 self._happened(str(message["event"]), message.get("kind"), message.get("data"))
             elif "fatal" in message:
                 self._failed(str(message["fatal"]), message.get("code"))
-        if probe.ended:
+        if probe.ended and probe is not self._control:
             self._drop(probe)
 
     def _saw(self, uuid: str, message: dict[str, object]) -> None:
@@ -202,8 +256,7 @@ class HealthMonitor:
         state.saw(from_answer(message), self.clock())
         if state.error and not message.get("error"):  # one answer is not enough: probe again soon
             self._next_apart[uuid] = self.clock() + self.pace.look
-        if had_fault != (state.fault is not None):
-            self._save()
+        self._to_save |= had_fault != (state.fault is not None)
 
     def _happened(self, uuid: str, kind: object, data: object) -> None:
         number = data if isinstance(data, int) else 0
@@ -215,16 +268,17 @@ class HealthMonitor:
         for card in [uuid] if uuid else list(self._states):
             self._states[card].happened(fault)
         self.log.warning(fault.text, card=uuid or "all: NVML does not name the card")
-        self._save()
+        self._to_save = True
 
     def _failed(self, text: str, code: object) -> None:
         """NVML itself fails. Without a driver no card is usable; else the cards' state is not known and stays."""
-        version = staleness.driver_version(self.settings.text("driver.proc_root"))
+        self.conditions.set("NVML", f"the cards' health is not known: {text}")
         if code == MISMATCH:
             self._mark_all("the driver's library and its kernel module differ: reboot, or load the new module")
-        elif code == NOT_LOADED and not version:
-            self._mark_all("the driver is not loaded")
-        self.conditions.set("NVML", f"the cards' health is not known: {text}")
+        elif code == NOT_LOADED:
+            with contextlib.suppress(NotKnown):
+                if not staleness.driver_version(self.settings.text("driver.proc_root")):
+                    self._mark_all("the driver is not loaded")
 
     def _mark_all(self, error: str) -> None:
         for state in self._states.values():
@@ -255,12 +309,22 @@ class HealthMonitor:
                 self._looks[uuid] = self._start([uuid], 0.0)
 
     def _start(self, uuids: list[str], interval: float) -> _Probe:
+        """A process for these cards; for none it is the control, which does not call NVML."""
+        assert self._selector is not None
         task = {
-            "library": self._library(), "cards": {uuid: self.cards[uuid].bus_id for uuid in uuids},
+            "library": self._library() if uuids else "", "cards": {uuid: self.cards[uuid].bus_id for uuid in uuids},
             "interval": interval, "parent": os.getpid(),
         }  # fmt: skip
         probe = _Probe(uuids, task, self.clock() + self.pace.hang)
-        self._selector.register(probe.fd, selectors.EVENT_READ, probe)
+        try:
+            os.set_blocking(probe.fd, False)
+            self._selector.register(probe.fd, selectors.EVENT_READ, probe)
+        except OSError:
+            try:
+                probe.end()
+            finally:
+                self._leaving.append(probe)
+            raise
         return probe
 
     def _library(self) -> str:
@@ -271,42 +335,63 @@ class HealthMonitor:
     def _end(self, probe: _Probe) -> None:
         """End a process that is not needed any more, or silent."""
         self._forget(probe)
-        probe.end()
-        if not probe.gone():
-            self._leaving.append(probe)
+        try:
+            probe.end()
+        finally:
+            if not probe.gone():
+                self._leaving.append(probe)
 
     def _drop(self, probe: _Probe) -> None:
         """A process has ended by itself: a single probe normally, the session because NVML failed."""
+        without_a_word = (probe is self._session or not probe.messages) and "NVML" not in self.conditions.present
+        if without_a_word:
+            self.conditions.set("NVML", "the cards' health is not known: the process that probes them has ended")
         if probe is self._session:
             self._not_before = self.clock() + self._pause
             self._pause = min(self._pause * 2, self.pace.last)
         self._end(probe)
 
     def _forget(self, probe: _Probe) -> None:
-        self._selector.unregister(probe.fd)
         if probe is self._session:
             self._session = None
+        elif probe is self._control:
+            self._control = None
         else:
             self._looks = {uuid: other for uuid, other in self._looks.items() if other is not probe}
+        assert self._selector is not None
+        self._selector.unregister(probe.fd)
 
     def _judge_silence(self) -> None:
-        """A silent process hangs: at the card that it named last, or in NVML itself, which affects all its cards."""
-        for probe in list(self._probes()):
-            if self.clock() < probe.deadline:
-                continue
-            for uuid in [probe.at] if probe.at else probe.cards:
+        """Judge the processes that are silent for too long, when the control has answered or is silent as well.
+
+        Each of them hangs at the card that it named last, or in NVML itself, which affects all its cards; unless the
+        control does not answer either. It starts after they were late, so they have had the time to run that it has.
+        """
+        late = [probe for probe in self._probes() if self.clock() >= probe.deadline]
+        control = self._control
+        if control is None:
+            if late:
+                self._control = self._start([], 0.0)
+            return
+        if not control.ended and self.clock() < control.deadline:
+            return
+        runs = control.messages > 0
+        self._end(control)
+        for probe in late:
+            for uuid in ([probe.at] if probe.at else probe.cards) if runs else []:
                 self._states[uuid].saw(from_answer({"error": HANGS}), self.clock())
             self._end(probe)
+        if late and not runs:
+            self.conditions.set("NVML", "the cards' health is not known: the plugin's processes do not get to run")
 
     # Checks without NVML
 
     def _driver_now(self) -> Driver:
-        """(version, inode of the loaded module): one of them changes when the driver is loaded again."""
+        """(version, inode of the loaded module): one of them changes when the driver is loaded again. NotKnown when
+        they cannot be looked at."""
         proc_root = self.settings.text("driver.proc_root")
-        try:
-            module = os.stat(os.path.join(os.path.dirname(proc_root), "sys/module/nvidia")).st_ino
-        except OSError:
-            module = 0
+        status = _status(os.path.join(os.path.dirname(proc_root), "sys/module/nvidia"))
+        module = status.st_ino if status else 0
         return staleness.driver_version(proc_root), module
 
     def _driver_loaded(self) -> bool:
@@ -316,10 +401,10 @@ class HealthMonitor:
         now = self._driver_now()
         if now == self._driver:
             return
-        self._driver = now
-        self._had_driver = True
         for probe in list(self._probes()):
             self._end(probe)
+        self._driver = now
+        self._had_driver = True
         self._pause, self._not_before, self._next_apart = self.pace.first, 0.0, {}
         if not now[0]:
             self._mark_all("the driver is not loaded")
@@ -327,22 +412,28 @@ class HealthMonitor:
         self.log.info("driver loaded anew", driver=now[0])
         for state in self._states.values():
             state.reset()
-        self._save()
+        self._to_save = True
 
     def _look_at_nodes(self) -> None:
         """Mark a card whose device node has disappeared. The inventory reports a node that never existed."""
+        problem: NotKnown | None = None
         for uuid, card in self.cards.items():
-            if _is_node(self._host + card.device.path):
+            try:
+                status = _status(self._host + card.device.path)
+            except NotKnown as error:
+                problem = error
+                continue
+            if status and stat.S_ISCHR(status.st_mode):
                 self._nodes.add(uuid)
             elif uuid in self._nodes:
                 answer = {"error": f"its device node {card.device.path} is gone", "gone": True}
                 self._states[uuid].saw(from_answer(answer), self.clock())
+        if problem:
+            raise problem
 
     # Reasons and their file
 
     def _publish(self) -> None:
-        if self._saved and not os.path.exists(self._file):
-            self._settle()
         found = self._found()
         with self._lock:
             before, self._reasons = self._reasons, found
@@ -353,13 +444,18 @@ class HealthMonitor:
     def _found(self) -> dict[str, str]:
         return {uuid: reason for uuid, state in self._states.items() if (reason := state.reason())}
 
-    def _settle(self) -> None:
-        """Somebody has removed the file, and by that declared all recorded faults settled."""
+    def _look_at_file(self) -> None:
+        """Whoever removes the file declares all recorded faults settled."""
+        if not self._saved or _status(self._file):
+            return
         for state in self._states.values():
             state.reset()
-        self._save()
+        self._saved, self._to_save = False, True
 
     def _save(self) -> None:
+        """Write the faults, when they have changed. What cannot be written is written later."""
+        if not self._to_save:
+            return
         faults = [
             {"card": uuid, "text": state.fault.text, "at": state.fault.at, "reset": state.fault.reset}
             for uuid, state in self._states.items()
@@ -367,12 +463,14 @@ class HealthMonitor:
         ]
         record = {"version": VERSION, "boot_id": self._boot, "driver": list(self._driver), "faults": faults}
         records.write(self._file, record)
-        self._saved = True
+        self._saved, self._to_save = True, False
 
     def _load(self) -> None:
         """Load the faults of an earlier plugin, unless the node was booted or the driver loaded again since."""
         try:
             faults = self._read()
+        except NotKnown:
+            raise
         except VgpuError as error:
             self.log.warning(f"earlier faults are not known: {error}")
             faults = {}
@@ -395,13 +493,15 @@ class HealthMonitor:
 
 class _Probe:
     """A process of vgpu.plugin.cards.nvml_probe for `cards`. `at`: the card that it is probing, "" for none;
-    `deadline`: the time by which the next message is due; `ended`: no message will follow.
+    `deadline`: the time by which the next message is due; `messages`: how many have come; `ended`: no message will
+    follow. OSError when the process cannot be started.
     """
 
     def __init__(self, cards: list[str], task: dict[str, object], deadline: float) -> None:
         self.cards = cards
         self.deadline = deadline
         self.at = ""
+        self.messages = 0
         self.ended = False
         self._data = bytearray()
         path = [entry for entry in sys.path if entry]
@@ -412,7 +512,6 @@ class _Probe:
         )  # fmt: skip
         assert self._process.stdout is not None
         self.fd = self._process.stdout.fileno()
-        os.set_blocking(self.fd, False)
 
     def read(self) -> list[dict[str, object]]:
         """The messages that have arrived. Sets `ended` at the end of the stream, or when a message is malformed."""
@@ -453,8 +552,11 @@ def _ignored(settings: Settings, log: Log) -> tuple[set[int], bool]:
     return {int(text) for text in found if text.isdigit()} | harmless, ALL not in found
 
 
-def _is_node(path: str) -> bool:
+def _status(path: str) -> os.stat_result | None:
+    """None when there is no such file; NotKnown when that cannot be found out."""
     try:
-        return stat.S_ISCHR(os.stat(path).st_mode)
-    except OSError:
-        return False
+        return os.stat(path)
+    except OSError as error:
+        if is_absent(error):
+            return None
+        raise not_known(path, error) from error

@@ -7,20 +7,22 @@ stays known for the life of this process, so that its ids stay valid and return 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from vgpu.config import inventory, paths
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import NotKnown, VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import staleness
+from vgpu.node.service.file_signature import Signature, signature
 
 GRACE = 10.0  #: seconds that an inventory may be missing or stale; vgpud replaces it within 2 s plus NVML's own time
 
 
 class InventoryMonitor:
     """`cards`: all cards ever seen; `error`: why there is no usable inventory now, else "".
+
+    `not_known`: why it could not be looked at in the last round, else "". All else then stays as it was.
 
     With `stale_counts` the cards of a stale inventory are known, too. That is for the time of a driver's upgrade, in
     which nobody takes another one: a plugin that starts then offers them as unhealthy, and kubelet keeps their ids.
@@ -29,12 +31,12 @@ class InventoryMonitor:
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self.settings = settings
         self.clock = clock
-        self.error = ""
+        self.error = self.not_known = ""
         self.known: dict[str, Card] = {}
         self.present: set[str] = set()
         self.stale_counts = False
         self.ever = False  #: whether there was a usable inventory, even one without cards
-        self._file: tuple[int, ...] = (-1,)
+        self._file: Signature = (-1,)
         self._found: inventory.Inventory | None = None
         self._had_driver = False
         self._bad_since = -1.0
@@ -45,9 +47,12 @@ class InventoryMonitor:
 
     def look(self) -> None:
         """One round: a stat and two small files of /proc."""
+        self.not_known = ""
         try:
             self._read()
             self._check()
+        except NotKnown as error:
+            self.not_known = f"the cards are as they were known last: {error}"
         except VgpuError as error:
             self.error = str(error)
             if self._bad_since < 0:
@@ -66,15 +71,15 @@ class InventoryMonitor:
         return {uuid: "no longer in this node's inventory" for uuid in self.known if uuid not in self.present}
 
     def _read(self) -> None:
-        path = paths.inventory(self.settings.run_dir)
-        try:
-            status = os.stat(path)
-            file: tuple[int, ...] = (status.st_ino, status.st_mtime_ns, status.st_size)
-        except OSError:
-            file = ()
+        file = signature(paths.inventory(self.settings.run_dir), self._file)
         if file != self._file or self._found is None:
-            self._found = None
-            self._found = inventory.read(self.settings.run_dir)
+            try:
+                self._found = inventory.read(self.settings.run_dir)
+            except NotKnown:
+                raise
+            except VgpuError:
+                self._found = None
+                raise
             self._file = file
 
     def _check(self) -> None:

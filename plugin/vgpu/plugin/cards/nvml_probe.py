@@ -6,6 +6,7 @@ loaded, and it prevents the reset of a card that it holds open. All three end wi
 plugin.
 
 Messages on stdout, one JSON object each:
+  {"begun": true}                      the process runs; without cards it ends then, and has not called NVML
   {"at": uuid}                         about to probe this card; if nothing follows, NVML hangs at this card
   {"look": uuid, "error": ..., ...}    the card's answer, see health_rules.Look
   {"round": true}                      all cards were probed
@@ -39,18 +40,21 @@ GONE = (
 )  # fmt: skip
 #: The same errors from the wait for events, which does not name the card.
 LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, getattr(pynvml, "NVML_ERROR_RESET_REQUIRED", 16))
-#: Errors that concern no single card: NVML must be initialised again, or this process has no permission.
+#: Errors that concern no single card: NVML must be initialised again, or this process lacks a right or a resource.
 FATAL = (
     pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_NO_PERMISSION,
-    getattr(pynvml, "NVML_ERROR_LIB_RM_VERSION_MISMATCH", 18),
+    getattr(pynvml, "NVML_ERROR_LIB_RM_VERSION_MISMATCH", 18), *nvml.OF_THE_PROCESS,
 )  # fmt: skip
 #: Exceptions where a card, a driver or pynvml does not support a call.
 UNKNOWN = (AttributeError, pynvml.NVMLError)
 
 
 def send(**message: object) -> None:
-    sys.stdout.write(records.encode(message) + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(records.encode(message) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # nobody waits for this process any more
+        os._exit(0)
 
 
 class Probe:
@@ -202,6 +206,9 @@ def main() -> None:
     assert isinstance(library, str)
     assert isinstance(wanted, dict)
     assert isinstance(interval, (int, float))
+    send(begun=True)
+    if not wanted:
+        return
     try:
         with nvml.nvml(library):
             Probe(wanted, float(interval)).run()

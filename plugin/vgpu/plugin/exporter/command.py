@@ -1,4 +1,4 @@
-"""The command `vgpu-exporter`: metrics for hosts without Kubernetes. Without libraries until it runs.
+"""The command `vgpu-exporter`: metrics of a node. Without libraries until it runs.
 
 Belongs here: the command line and the messages about it. The process is vgpu.plugin.exporter.main.
 """
@@ -11,6 +11,7 @@ import sys
 from vgpu.config.settings import COMPILED_PATH
 
 PROGRAM = "vgpu-exporter"
+UNAVAILABLE = 69  #: exit status when a library is missing (EX_UNAVAILABLE); the unit does not start it again
 NEEDS = "install python3-aiohttp and python3-prometheus-client, or in a checkout: pip install '.[metrics]'"
 
 
@@ -40,7 +41,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("", "vgpu"):
             raise
-        sys.exit(f"{PROGRAM}: {error}; {NEEDS}")
+        print(f"{PROGRAM}: {error}; {NEEDS}", file=sys.stderr)
+        sys.exit(UNAVAILABLE)
     process.run(options.config, options.listen)
 
 

@@ -27,6 +27,7 @@ def of_snapshot(snapshot: Snapshot, version: str) -> Iterator[Metric]:
     if snapshot.problem:
         return
     yield from _node(snapshot)
+    yield from _programs(snapshot)
     yield from _hook(snapshot)
     yield from _cards(snapshot)
     yield from _containers(snapshot)
@@ -62,6 +63,21 @@ def _node(snapshot: Snapshot) -> Iterator[Metric]:
     counts = snapshot.fields.numbers("violation_counts")
     yield family(COUNTER, "vgpu_violations", "Containers found beyond their memory limit, by what was done.",
                   ("node", "action"), [((*at, action), value) for action, value in counts.items()])  # fmt: skip
+
+
+def _programs(snapshot: Snapshot) -> Iterator[Metric]:
+    """The device plugin's state, none where no plugin has run since boot, and whether the programs see the cards."""
+    at, plugin = (snapshot.node,), snapshot.fields.inner("plugin")
+    for name in ("alive", "ready"):
+        text = f"Whether the device plugin is {name}."
+        yield family(GAUGE, f"vgpu_plugin_{name}", text, ("node",), [(at, _flag(plugin, name))])
+    known = [((*at, program), _flag(snapshot.fields.inner(program), "health_known")) for program in ("plugin", "vgpud")]
+    text = "Whether the program could look at the cards; what it knew of them stays while it cannot."
+    yield family(GAUGE, "vgpu_card_health_known", text, ("node", "program"), known)
+
+
+def _flag(fields: Fields, name: str) -> float | None:
+    return float(fields.flag(name)) if name in fields.record else None
 
 
 def _hook(snapshot: Snapshot) -> Iterator[Metric]:

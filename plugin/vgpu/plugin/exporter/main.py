@@ -1,6 +1,6 @@
 """The process vgpu-exporter: one exporter of this node, until SIGTERM.
 
-Belongs here: waiting until the device plugin's exporter, or another one, has ended, and reading settings that changed.
+Belongs here: waiting until another exporter has ended, and reading settings that changed.
 It needs no right but to read vgpud's record, which belongs to root.
 """
 
@@ -57,7 +57,7 @@ class Process:
 
     def _changed(self) -> Settings | None:
         """The settings, if their file has changed and can be read. The exporter then starts again."""
-        if signature(self.config_path) == self._file:
+        if signature(self.config_path, self._file) == self._file:
             return None
         try:
             found = self._settings()

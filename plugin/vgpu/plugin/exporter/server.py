@@ -23,7 +23,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.node.service import single_instance
 from vgpu.plugin.exporter import families, page, peer_families, usage
-from vgpu.plugin.exporter.exposition import GAUGE, family, text_of
+from vgpu.plugin.exporter.exposition import text_of
 from vgpu.plugin.exporter.snapshot import Snapshot, Source
 
 PATIENCE = 30.0  #: seconds until an idle connection is closed
@@ -33,17 +33,12 @@ PACE = 0.25  #: seconds between two looks for a new round
 WATCHED = 150.0  #: seconds after a scrape in which the next one's answer is made beforehand
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
-Check = Callable[[], "tuple[bool, str]"]
-
 
 class Answers:
-    """The answers for one node. `checks`: the plugin's states, `alive` and `ready`; none without it."""
+    """The answers for one node."""
 
-    def __init__(
-        self, settings: Settings, checks: dict[str, Check] | None = None, source: Source | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, source: Source | None = None) -> None:
         self.wanted = settings.texts("metrics.compat")
-        self.checks = checks or {}
         self.source = source or Source(settings.run_dir, settings.node)
         self.version = metadata.version("vgpu")
         self._kept: dict[str, tuple[object, bytes]] = {}
@@ -65,9 +60,8 @@ class Answers:
         return self._metrics()
 
     def _metrics(self) -> bytes:
-        states = tuple((name, float(check()[0])) for name, check in self.checks.items())
         snapshot, signature = self.source.look()
-        return self._once("metrics", (signature, states), lambda: self._exposition(snapshot, states))
+        return self._once("metrics", signature, lambda: text_of(self._families(snapshot)))
 
     def usage(self) -> bytes:
         snapshot, signature = self.source.look()
@@ -82,14 +76,8 @@ class Answers:
             self._kept[name] = signature, make()
         return self._kept[name][1]
 
-    def _exposition(self, snapshot: Snapshot, states: tuple[tuple[str, float], ...]) -> bytes:
-        return text_of(self._families(snapshot, states))
-
-    def _families(self, snapshot: Snapshot, states: tuple[tuple[str, float], ...]) -> Iterator[Metric]:
+    def _families(self, snapshot: Snapshot) -> Iterator[Metric]:
         yield from families.of_snapshot(snapshot, self.version)
-        for name, value in states:
-            text = f"Whether the device plugin is {name}."
-            yield family(GAUGE, f"vgpu_plugin_{name}", text, ("node",), [((snapshot.node,), value)])
         yield from peer_families.of_snapshot(snapshot, self.wanted)
 
 
@@ -126,8 +114,8 @@ class Exporter:
     VgpuError when another exporter of this node runs, or the address cannot be had.
     """
 
-    def __init__(self, settings: Settings, listen: str, checks: dict[str, Check] | None = None) -> None:
-        self.answers = Answers(settings, checks)
+    def __init__(self, settings: Settings, listen: str) -> None:
+        self.answers = Answers(settings)
         self.listen = listen
         self.address = ""
         self._problem = ""

@@ -51,6 +51,7 @@ class Registrar:
         self.conditions = conditions
         self.clock = clock
         self.states: dict[str, RegistrationState] = {}
+        self._now: Signature = ()
 
     def look(self, servers: list[ResourceServer]) -> float:
         """One round; returns the seconds until the next is due, at most LAST_PAUSE."""
@@ -58,7 +59,7 @@ class Registrar:
         for topic in [topic for topic in self.conditions.present if topic.startswith(TOPIC)]:
             if topic[len(TOPIC) :] not in self.states:
                 self.conditions.set(topic, "")
-        kubelet = signature(self.kubelet)
+        kubelet = self._now = signature(self.kubelet, self._now)
         missing = f"no kubelet at {self.kubelet}; registering as soon as there is one"
         self.conditions.set("kubelet", missing if servers and not kubelet else "")
         for one in servers:
@@ -68,7 +69,7 @@ class Registrar:
 
     def registered(self) -> bool:
         """Whether all resources are registered with the running kubelet."""
-        kubelet = signature(self.kubelet)
+        kubelet = signature(self.kubelet, self._now)
         return bool(self.states) and all(state.kubelet == kubelet != () for state in self.states.values())
 
     def _look_at(self, one: ResourceServer, state: RegistrationState, kubelet: Signature) -> None:
@@ -102,7 +103,7 @@ class Registrar:
             if not one.bound():
                 one.bind()
             register(self.kubelet, one.name, one.endpoint)
-        except (VgpuError, OSError) as error:
+        except (VgpuError, OSError, RuntimeError) as error:  # RuntimeError: no thread is left
             state.kubelet, state.due = (), self.clock() + state.pause
             state.pause = min(state.pause * 2, LAST_PAUSE)
             if state.pause > 1:  # failures while kubelet starts are not logged

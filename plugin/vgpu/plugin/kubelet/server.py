@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn
 
 import grpc
 
-from vgpu.config.errors import VgpuError, escaped
+from vgpu.config.errors import VgpuError, escaped, is_absent
 from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
 from vgpu.hook.placement.placement import Policy
@@ -248,8 +248,11 @@ class ResourceServer:
         return self.device_list.resource.name
 
     def bound(self) -> bool:
-        """Whether the socket in the directory is still this server's."""
-        return bool(self._bound) and self._bound == _inode(self.path)
+        """Whether the socket in the directory is still this server's. It is, if that cannot be found out."""
+        try:
+            return self._bound == os.lstat(self.path).st_ino
+        except OSError as error:
+            return bool(self._bound) and not is_absent(error)
 
     def bind(self) -> None:
         """Serve at the socket's path and replace any file there, as this process holds the lock; else VgpuError."""
@@ -265,12 +268,13 @@ class ResourceServer:
         try:
             server.add_insecure_port(f"unix:{self.path}")
             os.chmod(self.path, 0o600)
+            inode = os.lstat(self.path).st_ino
         except (RuntimeError, OSError) as error:
             raise VgpuError(
                 self.path, expected="a place for the plugin's socket", found=_why(self.path, error)
             ) from None
         server.start()
-        self._server, self._bound = server, _inode(self.path)
+        self._server, self._bound = server, inode
 
     def _choose_name(self) -> None:
         first = f"{self.socket_dir}/{self._stem}.sock"
@@ -293,13 +297,6 @@ class ResourceServer:
         if self.bound():  # usually gRPC has removed it
             os.unlink(self.path)
         self._server, self._bound = None, 0
-
-
-def _inode(path: str) -> int:
-    try:
-        return os.lstat(path).st_ino
-    except OSError:
-        return 0
 
 
 def _why(path: str, error: Exception) -> str:
