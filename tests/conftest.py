@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import click.testing
+import hypothesis
 import pytest
 from checkout import BUILD, CHECKOUT
 
@@ -21,6 +22,11 @@ os.environ.pop("COLUMNS", None)
 # click 8.1, the last one for Python 3.9, mixes what a verb prints to stderr into its output.
 if "mix_stderr" in inspect.signature(click.testing.CliRunner).parameters:
     click.testing.CliRunner = functools.partial(click.testing.CliRunner, mix_stderr=False)  # type: ignore[misc]
+
+
+# The machine's load decides no test.
+hypothesis.settings.register_profile("vgpu", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("vgpu")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -31,7 +31,6 @@ ELSEWHERE = {
     "plugin/command": "rules/test_loaded_modules.py",
     "plugin/exporter/main": "component/plugin/test_exporter.py",
     "plugin/kubelet/proto/messages": "unit/plugin/kubelet/proto/test_generate.py",
-    "plugin/release/cri": "system/test_release.py",
     "plugin/release/node_object": "system/test_plugin_cluster_node.py",
     "plugin/scheduler/metrics": "component/plugin/test_scheduler.py",
     "plugin/scheduler/server": "component/plugin/test_scheduler.py",

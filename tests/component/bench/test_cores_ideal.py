@@ -110,7 +110,7 @@ TENANTS = st.lists(st.tuples(st.integers(1, 33), st.one_of(PROGRAMS, FLOODS)), m
 LENGTH = 300 * MS
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(tenants=TENANTS)
 def test_caps_are_held_over_every_window(bench: Any, tenants: list[tuple[int, dict[str, Any]]]) -> None:
     """Use is at most the rate x (window + bucket + what the others' kernels took) + one own kernel."""
@@ -127,7 +127,7 @@ def test_caps_are_held_over_every_window(bench: Any, tenants: list[tuple[int, di
                 assert used <= share / 100 * (window + kept) + longest[number] + 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(tenants=TENANTS)
 def test_one_kernel_at_a_time_and_changes_cost(bench: Any, tenants: list[tuple[int, dict[str, Any]]]) -> None:
     found = runs(bench, LENGTH, *tenants)
@@ -135,7 +135,7 @@ def test_one_kernel_at_a_time_and_changes_cost(bench: Any, tenants: list[tuple[i
         assert begin >= end + (CHANGE if tenant != after else 0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(durations=st.lists(st.integers(500 * US, 150 * MS), min_size=1, max_size=4), share=st.integers(1, 25))
 def test_the_card_idles_only_when_all_are_at_their_caps(bench: Any, durations: list[int], share: int) -> None:
     """Beyond a change, the card stands still only while each flood has used its share of the time and its bucket.
@@ -152,7 +152,7 @@ def test_the_card_idles_only_when_all_are_at_their_caps(bench: Any, durations: l
             assert used >= share / 100 * (begin - CHANGE) - 2
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(tenants=TENANTS)
 def test_kernels_in_one_go_are_the_same_as_one_by_one(bench: Any, tenants: list[tuple[int, dict[str, Any]]]) -> None:
     """The simulation takes kernels together where nothing can come in between. Tokens are rounded to the nanosecond, so

@@ -55,7 +55,7 @@ def test_changed_inputs(target: str, pytestconfig: pytest.Config) -> None:
     counts = {True: 0, False: 0}
 
     @hypothesis.settings(
-        max_examples=rounds, derandomize=True, database=None, deadline=None,
+        max_examples=rounds, derandomize=True, database=None,
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
     @hypothesis.given(st.sampled_from([path.read_bytes() for path in corpus(target)]), changes)

@@ -161,7 +161,7 @@ def damaged(value, where, by):
     return by
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(places, anything)
 def test_no_object_of_the_server_breaks_the_state(where, by) -> None:
     """Whatever stands in the place of a part of a node or a pod is an answer with a reason, or is left out."""

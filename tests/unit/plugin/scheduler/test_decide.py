@@ -105,7 +105,7 @@ def demand_of(drawn: list[tuple[str, int, int, int]], numa: bool = False) -> Dem
     return Demand(tuple(made), (("numa", True),) if numa else ())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(parts, states, numas, st.booleans())
 def test_it_fits_exactly_where_brute_force_finds_room(drawn, held, numbers, numa) -> None:
     demand, node = demand_of(drawn, numa), node_of(len(held), numa=tuple(numbers))
@@ -118,7 +118,7 @@ def test_it_fits_exactly_where_brute_force_finds_room(drawn, held, numbers, numa
         assert has_room(demand, node, tuple(held), decision.cards)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(parts, states)
 def test_what_a_pod_takes_is_the_peak_of_its_phases(drawn, held) -> None:
     demand, node = demand_of(drawn), node_of(len(held))

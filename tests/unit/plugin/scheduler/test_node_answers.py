@@ -77,7 +77,7 @@ def changed(number: int, name: str, change: str) -> dict:
     return found
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(changes, min_size=1, max_size=8))
 def test_each_kept_answer_for_one_container_is_that_of_place(drawn) -> None:
     site = Site(*(node_object(f"n{at}", make_cards(f"n{at}", 3)) for at in range(4)), bind=True)
@@ -108,7 +108,7 @@ def is_that_of_place(site: Site, demand: Demand) -> None:
         assert [cards.cards[at].uuid for at in picks] == [card.uuid for card in found]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.sampled_from((20, 50, 80, 100, 200))), max_size=10),
     st.permutations(range(5)), st.permutations(range(5)), st.sampled_from((0, 1, 3)),

@@ -295,7 +295,7 @@ def test_two_containers_share_the_quotas_of_two_models() -> None:
     assert site.filter(more).FailedNodes == {"a": "ExceedsGPUQuota: M40: used 0.5, asked 0.1, limit 0.5"}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.sampled_from((20, 30, 50, 60, 100)), min_size=1, max_size=3),
     st.lists(st.sampled_from(("M40", "P40", "T4")), min_size=1, max_size=3),
@@ -504,9 +504,9 @@ class InterleavedByFilter(Interleaved):
 
 
 TestInterleaved = Interleaved.TestCase
-TestInterleaved.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestInterleaved.settings = settings(max_examples=25, stateful_step_count=25)
 TestInterleavedByFilter = InterleavedByFilter.TestCase
-TestInterleavedByFilter.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestInterleavedByFilter.settings = settings(max_examples=25, stateful_step_count=25)
 
 
 def test_a_malformed_body_is_an_error() -> None:
