@@ -1,8 +1,10 @@
-"""Group `exporter`: how long a scrape takes, and what 20,000 containers that come and go leave behind.
+"""Group `exporter`: the time of a scrape, what 20,000 containers that come and go leave behind, and a flood.
 
 vgpud's record has 64 containers on 8 cards, with every figure known and the metrics of gpu-manager besides; a writer
 replaces it every 2 s, as vgpud does. The exporter is a process of its own, scraped over HTTP once each 50 ms. `grow`:
-the record has 64 containers that nobody has seen before, again and again, and each record is scraped.
+the record has 64 containers that nobody has seen before, again and again, and each record is scraped. `flood`: 2,000
+half-open, slow and garbage connections from 64 addresses, those opened again that the exporter closes, while another
+address scrapes and kubelet's stand-in calls the device plugin of a simulated node beside it.
 """
 
 from __future__ import annotations
@@ -14,11 +16,20 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 
+import floods
+import kubelet_api
+import plugin as plugin_bench
 import psutil
 import round_records
+from kubelet import Kubelet
+from kubelet_api import message
+from kubelet_devices import Endpoint
+from plugin_process import Plugin
 from results import BenchError, Result
 
 from vgpu.config.settings import Settings
@@ -36,7 +47,12 @@ BARS = {
     "exporter.grow.rss_mib": 8,
     "exporter.grow.descriptors": 0,
     "exporter.grow.series": 0,
+    "exporter.flood.scrape_max_ms": 2000,
+    "exporter.flood.allocate_p99_ms": 1000,
+    "exporter.flood.list_p99_ms": 1000,
+    "exporter.flood.log_bytes": 100_000,
 }
+CONNECTIONS, ADDRESSES, SEED, CALLS = 2000, 64, 32, 300
 
 
 class Process:
@@ -82,7 +98,7 @@ def measure(scrapes: int = SCRAPES, come_and_go: int = COME_AND_GO) -> list[Resu
     with tempfile.TemporaryDirectory(dir=memory) as directory:
         one = Process(Path(directory))
         try:
-            return [*_scrapes(one, scrapes), *_growth(one, come_and_go)]
+            return [*_scrapes(one, scrapes), *_growth(one, come_and_go), *_flood(one, Path(directory))]
         finally:
             one.stop()
 
@@ -132,6 +148,73 @@ def _growth(one: Process, come_and_go: int) -> list[Result]:
         _result("exporter.grow.rss_mib", "MiB", [max(process.memory_info().rss - begun[1], 0) / (1 << 20)], what),
         _result("exporter.grow.descriptors", "descriptors", [max(_descriptors(process) - begun[2], 0)], what),
     ]
+
+
+def _flood(one: Process, directory: Path) -> list[Result]:
+    """Call plugin and exporter in turn under the flood. Ends the exporter, for its log."""
+    command = [sys.executable, Path(floods.__file__), one.address, *map(str, (CONNECTIONS, ADDRESSES, SEED))]
+    with (
+        _plugin(directory) as endpoint,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as flood,
+    ):
+        assert flood.stdin is not None
+        assert flood.stdout is not None
+        flood.stdout.readline()
+        took = [(_allocate(endpoint), _list(endpoint), _timed(one.scrape)) for _ in range(CALLS)]
+        descriptors = psutil.Process(one.process.pid).num_fds()
+        flood.stdin.close()
+        opened = int(flood.stdout.read())
+    one.stop()
+    assert one.process.stderr is not None
+    log = one.process.stderr.read()
+    allocate, list_and_watch, scrape = zip(*took)
+    what = f"of {CALLS} under {CONNECTIONS} connections, {opened} in all"
+    return [
+        _result("exporter.flood.scrape_max_ms", "ms", [max(scrape)], f"the longest {what}"),
+        _result("exporter.flood.scrape_p99_ms", "ms", [quantiles(scrape, n=100)[98]], f"p99 {what}"),
+        _result("exporter.flood.allocate_p99_ms", "ms", [quantiles(allocate, n=100)[98]], f"p99 {what}"),
+        _result("exporter.flood.list_p99_ms", "ms", [quantiles(list_and_watch, n=100)[98]], f"p99 {what}"),
+        _result("exporter.flood.descriptors", "descriptors", [descriptors], "of the exporter meanwhile"),
+        _result("exporter.flood.log_bytes", "B", [len(log)], "of the exporter's log"),
+    ]
+
+
+@contextmanager
+def _plugin(directory: Path) -> Iterator[Endpoint]:
+    """A registered plugin's resource of cores."""
+    made = plugin_bench.Node(directory / "flooded")
+    made.set_values({"kubernetes.api": "never"})
+    kubelet = Kubelet(made.directory / "k", plugin_bench.NoRuntime()).start()
+    plugin = Plugin(made.node).start()
+    try:
+        kubelet.ready(plugin_bench.CORE, plugin_bench.MEMORY)
+        yield kubelet.devices.endpoints[plugin_bench.CORE]
+    finally:
+        plugin.kill()
+        kubelet.end()
+
+
+def _timed(call: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    call()
+    return (time.perf_counter() - begun) * 1000
+
+
+def _allocate(endpoint: Endpoint) -> float:
+    (first, *_) = endpoint.manager.healthy[plugin_bench.CORE]
+    one = message("v1beta1.ContainerAllocateRequest")(devices_ids=[first])
+    request = message("v1beta1.AllocateRequest")(container_requests=[one])
+    return _timed(lambda: endpoint.call("Allocate", request, "AllocateResponse"))
+
+
+def _list(endpoint: Endpoint) -> float:
+    def first() -> None:
+        path = "/v1beta1.DevicePlugin/ListAndWatch"
+        stream = kubelet_api.stream(endpoint.channel, path, message("v1beta1.Empty")(), "v1beta1.ListAndWatchResponse")
+        next(iter(stream))
+        stream.cancel()
+
+    return _timed(first)
 
 
 def _descriptors(process: psutil.Process) -> int:

@@ -122,21 +122,21 @@ class Node:
         """MiB of the smallest unit of memory that fits into kubelet's message limit."""
         cards = inventory.read(self.node.settings.run_dir).cards
         for unit in UNITS:
-            self._set({"resources.memory_unit": unit * MIB})
+            self.set_values({"resources.memory_unit": unit * MIB})
             with contextlib.suppress(VgpuError):
                 kubelet_resources.advertised(self.node.settings, cards)
                 return unit
         raise BenchError("no memory unit fits into kubelet's message limit")
 
-    def _set(self, values: dict[str, object]) -> None:
+    def set_values(self, values: dict[str, object]) -> None:
         self.node.settings = type(self.node.settings)({**self.usual, **values}, "testnode", "bench")
         self.node.write_settings()
 
     def round(self, api: bool = False, **settings: object) -> dict[str, float]:
         """Figures by name."""
         with self._access(api) as access:
-            self._set({**access, **settings})
-            kubelet = Kubelet(self.directory / "k", _NoRuntime()).start()
+            self.set_values({**access, **settings})
+            kubelet = Kubelet(self.directory / "k", NoRuntime()).start()
             started = time.monotonic()
             plugin = Plugin(self.node).start()
             try:
@@ -234,7 +234,7 @@ def _proportional(pid: int) -> int:
     return 0
 
 
-class _NoRuntime(Runtime):
+class NoRuntime(Runtime):
     """A container runtime without pods."""
 
 

@@ -262,6 +262,7 @@ def test_locks_that_take_long(real_node: Node, tmp_path: Path) -> None:
     flooded.box.environment.update(LD_PRELOAD=str(shim), LOCKS_TAKE_LONG="1")
     process = flooded.flood()
     other.flood()
+    wait_for(lambda: flooded.busy() > 3 * MS)
     wait_for(lambda: usage.locks_are_slow((flooded.box.path / "usage/usage").read_bytes()))
     assert not flooded.is_working() and not has_open(process, flooded.presence_file().name)
     wait_for(lambda: flooded.busy() > 100 * MS and other.busy() > 100 * MS)

@@ -18,6 +18,7 @@ from vgpu.config.incidents import LOCK_FLOOD
 from vgpu.config.limits import CardLimit
 from vgpu.hook.ledger import presence
 from vgpu.hook.linux import procfs
+from vgpu.node.daemon import lock_floods, region_readers
 from vgpu.node.daemon.incidents import Incidents
 from vgpu.node.daemon.lock_floods import MANY, LockFloods
 from vgpu.node.daemon.region_readers import RegionReaders
@@ -74,7 +75,9 @@ class Node(Host):
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    monkeypatch.setattr(lock_floods, "WORK", 60.0)  # a busy machine ends no look
+    monkeypatch.setattr(region_readers, "TOTAL", 60.0)
     made = Node(tmp_path)
     yield made
     made.close()

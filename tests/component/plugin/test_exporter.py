@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import socket
 import subprocess
@@ -10,18 +12,23 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import psutil
 import pytest
 import round_records
 from daemons import wait_for
+from floods import Flood
 from prometheus_client.parser import text_string_to_metric_families
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
+from vgpu.node.service.log import Log
+from vgpu.plugin.exporter.connections import ALL, HEAD, PATIENCE, Connection, Connections, MinuteLog
 from vgpu.plugin.exporter.server import Exporter
 
 ANY = "127.0.0.1:0"
+SEED = 32
 PROGRAM = "from vgpu.plugin.exporter.command import main; main()"
 
 
@@ -74,19 +81,6 @@ def test_scrapes_follow_the_rounds(exporter: Exporter, run_dir: str) -> None:
     wait_for(lambda: containers(exporter.address) == 1)
 
 
-def test_requests_that_are_none_leave_the_server_and_its_descriptors_alone(exporter: Exporter) -> None:
-    host, port = exporter.address.split(":")
-    fetched(exporter.address, "/metrics")
-    before = psutil.Process().num_fds()
-    too_long = b"POST /metrics HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n"
-    for data in (b"\0" * 4000, b"GET /metrics\r\n\r\n", too_long, b""):
-        for _ in range(10):
-            with socket.create_connection((host, int(port)), timeout=60) as connection:
-                connection.sendall(data)
-    assert containers(exporter.address) == 4
-    wait_for(lambda: psutil.Process().num_fds() <= before + 2)
-
-
 def test_a_node_has_one_exporter_and_the_next_one_takes_over(exporter: Exporter, run_dir: str) -> None:
     settings = Settings({"paths.run": run_dir})
     with pytest.raises(VgpuError, match="another one, which is running"):
@@ -107,18 +101,110 @@ def test_an_address_that_is_taken_is_an_error_and_frees_the_lock(run_dir: str) -
     Exporter(settings, ANY).close()
 
 
-def test_the_command_serves_until_sigterm(run_dir: str, tmp_path: Path) -> None:
-    config = tmp_path / "config.json"
-    record = Settings({"paths.run": run_dir}).record()
-    config.write_text(json.dumps(record), encoding="ascii")
-    command = [sys.executable, "-c", PROGRAM, "--config", str(config), "--listen", ANY]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+@pytest.fixture
+def command(run_dir: str, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
+    """vgpu-exporter as a process, its address, and its log."""
+    config, log = tmp_path / "config.json", tmp_path / "log"
+    config.write_text(json.dumps(Settings({"paths.run": run_dir}).record()), encoding="ascii")
+    arguments = [sys.executable, "-c", PROGRAM, "--config", str(config), "--listen", ANY]
+    with log.open("w") as stream, subprocess.Popen(arguments, stderr=stream, text=True) as process:
         try:
-            assert process.stderr is not None
-            line = process.stderr.readline()
-            assert "listens" in line
-            address = line.split("address=")[1].split()[0].strip('"')
-            assert containers(address) == 4
+            line = wait_for(lambda: "listens" in log.read_text() and log.read_text())
+            yield process, line.split("address=")[1].split()[0].strip('"'), log
         finally:
-            process.terminate()
-        assert process.wait(60) == 0
+            process.kill()
+
+
+def test_the_command_serves_until_sigterm(command: tuple[subprocess.Popen[str], str, Path]) -> None:
+    process, address, _ = command
+    assert containers(address) == 4
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+def test_many_connections_take_neither_descriptors_nor_the_scrapes_of_others(
+    command: tuple[subprocess.Popen[str], str, Path],
+) -> None:
+    """400 from 20 addresses, held and opened again; the scrapes come from another address, as Prometheus does."""
+    process, address, log = command
+    assert containers(address) == 4
+    idle = psutil.Process(process.pid).num_fds()
+    flood = Flood(address, 400, 20, SEED)
+    try:
+        for _ in range(5):
+            flood.tick()
+            assert containers(address) == 4
+            assert psutil.Process(process.pid).num_fds() <= idle + ALL
+        assert flood.opened > 400 + ALL, "closed connections come again"
+    finally:
+        flood.close()
+    wait_for(lambda: psutil.Process(process.pid).num_fds() <= idle + 2, what="all are closed")
+    assert len(log.read_text().splitlines()) <= 2 + 5, f"one line a minute: {log.read_text()}"
+
+
+@pytest.fixture
+def connections() -> Iterator[Connections]:
+    """Connections whose clock and timers a test moves: no loop runs."""
+    loop = asyncio.new_event_loop()
+    made = Connections(loop, MinuteLog(Log(io.StringIO(), levels=False)))
+    made._server = Mock
+    yield made
+    loop.close()
+
+
+def connected(made: Connections, address: str, since: float) -> Connection | None:
+    """The connection of `address`, None when it was closed at once."""
+    before = set(made.open.values())
+    accepted = Mock()
+    with patch.multiple(made.loop, time=lambda: since, create_task=Mock()), patch.object(made, "_connect", Mock()):
+        made._admit(accepted, address)
+    found = set(made.open.values()) - before
+    assert accepted.close.called == (not found)
+    return found.pop() if found else None
+
+
+def test_room_is_made_by_the_addresses_that_have_the_most(connections: Connections) -> None:
+    few = connected(connections, "10.0.0.1", 0.0)
+    old = connected(connections, "10.0.1.0", 1.0)
+    for number in range(7):
+        assert connected(connections, "10.0.1.0", 2.0 + number)
+    assert connected(connections, "10.0.1.0", 9.0) is None, "eight of one address"
+    for number in range(ALL - len(connections.open)):
+        assert connected(connections, f"10.0.{2 + number // 7}.0", 3.0)
+    assert len(connections.open) == ALL
+    assert connected(connections, "10.0.1.0", 9.0) is None, "as many as any other has"
+    assert connected(connections, "10.9.9.9", 10.0)
+    assert len(connections.open) == ALL
+    assert old not in connections.open.values(), "of the address with the most, the oldest"
+    assert few in connections.open.values(), "an older one of an address that has one"
+
+
+def test_a_head_has_five_seconds_and_a_slow_request_no_more() -> None:
+    loop = Mock()
+    loop.time.return_value = 0.0
+    connection = Connection(Connections(loop, Mock()), "10.0.0.1", Mock())
+    connection.connection_made(Mock(spec=asyncio.Transport))
+    for _ in range(3):
+        connection.data_received(b"G")
+    assert connection.begun()
+    connection.finished()
+    for _ in range(3):
+        connection.data_received(b"G")
+    assert connection.begun()
+    connection.finished()
+    assert not connection.begun(), "sent beside the last one"
+    limits = [call.args[0] for call in loop.call_later.call_args_list]
+    answered = [PATIENCE, PATIENCE]
+    assert limits == [HEAD, HEAD, *answered, HEAD, *answered], "each byte of a slow head gives no further time"
+
+
+def test_the_log_has_one_line_a_minute() -> None:
+    stream, now = io.StringIO(), [0.0]
+    minute = MinuteLog(Log(stream, levels=False), lambda: now[0])
+    for _ in range(1000):
+        minute.as_logger().error("Error handling request\n%s", "x" * 1000)
+    assert stream.getvalue().count("\n") == 1
+    now[0] = 60.0
+    minute.note("again")
+    assert stream.getvalue().splitlines()[1].endswith("again (999 lines before it were left out)")
+    assert len(stream.getvalue()) < 600

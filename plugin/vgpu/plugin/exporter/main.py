@@ -74,7 +74,7 @@ class Process:
             self.conditions.set("exporter", "metrics.listen is empty: no address to listen at")
             return
         try:
-            self.exporter = Exporter(settings, listen)
+            self.exporter = Exporter(settings, listen, self.log)
         except (VgpuError, OSError) as error:
             self.conditions.set("exporter", f"waiting: {error}")
             return

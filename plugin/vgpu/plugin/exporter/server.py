@@ -1,6 +1,7 @@
 """The exporter over HTTP: /metrics, /metric, /usage, /version and /healthz.
 
-Belongs here: paths, forms of an answer, and the thread of the server. An answer is made once for each round of vgpud,
+Belongs here: paths, forms of an answer, and the thread of the server. Its connections have bounds of their own
+(vgpu.plugin.exporter.connections). An answer is made once for each round of vgpud,
 beforehand where somebody scrapes, so that many scrapers cost no more than one and none waits. Not here: what it says.
 """
 
@@ -12,7 +13,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 
 from aiohttp import web
@@ -22,11 +23,12 @@ from vgpu.config import paths
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.node.service import single_instance
+from vgpu.node.service.log import Log
 from vgpu.plugin.exporter import families, page, peer_families, usage
+from vgpu.plugin.exporter.connections import PATIENCE, Connections, Handler, MinuteLog
 from vgpu.plugin.exporter.exposition import text_of
 from vgpu.plugin.exporter.snapshot import Snapshot, Source
 
-PATIENCE = 30.0  #: seconds until an idle connection is closed
 START = 10.0  #: seconds in which the server listens
 STOP = 5.0  #: seconds that answers in progress have
 PACE = 0.25  #: seconds between two looks for a new round
@@ -81,7 +83,7 @@ class Answers:
         yield from peer_families.of_snapshot(snapshot, self.wanted)
 
 
-def application(answers: Answers) -> web.Application:
+def application(answers: Answers, connections: Connections) -> web.Application:
     """The HTTP application."""
 
     async def metrics(_: web.Request) -> web.Response:
@@ -99,8 +101,8 @@ def application(answers: Answers) -> web.Application:
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    app = web.Application(client_max_size=1 << 10)
-    handlers: dict[str, Callable[[web.Request], Awaitable[web.Response]]] = {
+    app = web.Application(client_max_size=1 << 10, middlewares=[connections.middleware])
+    handlers: dict[str, Handler] = {
         "/metrics": metrics, "/metric": metrics, "/usage": show_usage, "/version": version, "/healthz": healthz,
     }  # fmt: skip
     for path, handler in handlers.items():
@@ -111,12 +113,13 @@ def application(answers: Answers) -> web.Application:
 class Exporter:
     """Listens at metrics.listen until `close`, in a thread of its own.
 
-    VgpuError when another exporter of this node runs, or the address cannot be had.
+    VgpuError when another exporter of this node runs, or the address cannot be had. `log` gets one line a minute.
     """
 
-    def __init__(self, settings: Settings, listen: str) -> None:
+    def __init__(self, settings: Settings, listen: str, log: Log | None = None) -> None:
         self.answers = Answers(settings)
         self.listen = listen
+        self.minute = MinuteLog(log or Log(name="vgpu-exporter"))
         self.address = ""
         self._problem = ""
         self._lock = _take_lock(settings.run_dir)
@@ -155,12 +158,16 @@ class Exporter:
 
     async def _serve(self) -> None:
         ended = self._ended = asyncio.Event()
-        runner = web.AppRunner(application(self.answers), access_log=None, keepalive_timeout=PATIENCE)
+        self._loop.set_exception_handler(lambda _, context: self.minute.note(str(context["message"])))
+        connections = Connections(self._loop, self.minute)
+        app = application(self.answers, connections)
+        logger = self.minute.as_logger()
+        runner = web.AppRunner(app, access_log=None, keepalive_timeout=PATIENCE, logger=logger)
         await runner.setup()
         try:
             host, _, port = self.listen.rpartition(":")
-            await web.TCPSite(runner, host.strip("[]"), int(port)).start()
-            bound = runner.addresses[0]
+            assert runner.server is not None
+            bound = connections.listen(host.strip("[]"), int(port), runner.server)
             self.address = f"{bound[0]}:{bound[1]}"
             self._started.set()
             while not ended.is_set():
@@ -170,6 +177,7 @@ class Exporter:
         except OSError as error:
             self._problem = error.strerror or str(error)
         finally:
+            connections.close()
             await asyncio.wait_for(runner.cleanup(), STOP)
 
 
