@@ -204,11 +204,11 @@ class Outcome:
 
 
 class Bed:
-    """A node with one card and containers on it. `pods`: each is a pod's. `systemd` has a scope for each."""
+    """A node, by default of one card, with containers. `pods`: each is a pod's. `systemd` has a scope for each."""
 
     def __init__(
         self, directory: Path, tools: Tools, tree: Path, top: str, pods: bool = False,
-        systemd: FakeSystemd | None = None,
+        systemd: FakeSystemd | None = None, profile: str = "t4x1",
     ) -> None:  # fmt: skip
         self.directory = directory
         self.systemd = systemd
@@ -219,7 +219,7 @@ class Bed:
         self.without: tuple[int, ...] = ()  # system calls that answer ENOSYS in all hooks
         self.prefix: list[str] = []  # of every command
         values: dict[str, object] = {} if pods else {"standalone.enabled": True}
-        self.node = nodes.SimulatedNode(directory / "node", "t4x1", **values)
+        self.node = nodes.SimulatedNode(directory / "node", profile, **values)
         self.node.take_inventory()
         self.last = subprocess.CompletedProcess[bytes]([], 0)
         self.neighbour = self.container(NEIGHBOUR)

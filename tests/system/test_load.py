@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -15,8 +17,12 @@ import bundles
 import pytest
 from attack_records import Attack, attack
 from container_site import BOTH, Site, mounts_with
-from daemons import wait_for
+from daemons import Daemon, wait_for
+from fault_bed import NEIGHBOUR, Bed, Container, Tools
 
+from vgpu.config import inventory as inventories
+from vgpu.config import paths
+from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import bpf
 
 pytestmark = pytest.mark.root
@@ -112,3 +118,80 @@ def test_starts_and_stops_leave_nothing(site: Site, cgroup: str, attack: Attack)
     assert [item["cores_held"] for item in site.node.status()["cards"]] == [0, 0]
     outcome = "no growth of mounts, descriptors, device programs, cgroups or files; the ledger is empty"
     attack.held(together + in_a_row, outcome)
+
+
+MOST_GROWTH = 16 << 20  #: bytes of vgpud for hundreds of containers
+
+
+class Watch(threading.Thread):
+    """Looks at what is committed, while others start."""
+
+    def __init__(self, bed: Bed) -> None:
+        super().__init__()
+        self.ledger = Ledger(bed.node.settings, inventories.read(bed.node.settings.run_dir).cards)
+        self.over = threading.Event()
+        self.beyond: list[str] = []
+        self.looks = 0
+
+    def run(self) -> None:
+        while not self.over.wait(0.2):
+            self.looks += 1
+            for card, held in self.ledger.commitments().items():
+                if held.cores > 100 or held.exclusive:
+                    self.beyond.append(f"{card}: {held.cores} cores")
+
+    def end(self) -> None:
+        self.over.set()
+        self.join()
+
+
+def at_once(bed: Bed, containers: list[Container], stage: str) -> list[str]:
+    """Call the hook for all containers at the same time. Returns the lines of those that failed."""
+    running = []
+    for container in containers:
+        state = container.bundle.path / "state.json"
+        state.write_bytes(container.state())
+        with state.open("rb") as stdin, (container.bundle.path / "line").open("wb") as line:
+            command = [bed.node.hook, "--config", bed.node.config, stage]
+            running.append(subprocess.Popen(command, stdin=stdin, stdout=line, stderr=line))
+    failed = [container for container, process in zip(containers, running) if process.wait(500)]
+    return [(container.bundle.path / "line").read_text() for container in failed]
+
+
+@attack("starts by the hook, all at the same time, and stops", "the node")
+def test_starts_at_the_same_time(
+    tmp_path: Path, base_trees: dict[str, Path], attack: Attack, request: pytest.FixtureRequest
+) -> None:
+    """With --long 500. Each has its share, no card has more than itself, and vgpud does not grow."""
+    bed = Bed(tmp_path, Tools(tmp_path), base_trees["debian"], f"/vgpu-test-{uuid.uuid4().hex[:8]}", profile="h100x8")
+    request.addfinalizer(bed.close)
+    daemon = Daemon(bed.node).start().ready()
+    request.addfinalizer(daemon.kill)
+    count = attack.rounds(500, 30)
+    containers = [bed.container((1, 1)) for _ in range(count)]
+    daemon.rounds(2)
+    before = (daemon.open_files(), rss(daemon.pid))
+    watch = Watch(bed)
+    watch.start()
+    try:
+        assert at_once(bed, containers, "prestart") == []
+    finally:
+        watch.end()
+    assert (watch.beyond, watch.looks > 0) == ([], True)
+    claimed = {claim.container: claim for claim in watch.ledger.claims()}
+    assert claimed.keys() >= {container.id for container in containers}
+    assert all(claim.ready for claim in claimed.values())
+    assert sum(held.cores for held in watch.ledger.commitments().values()) == count + NEIGHBOUR[0]
+    daemon.rounds(3)
+    assert daemon.open_files() <= before[0] + count + 2
+    assert rss(daemon.pid) < before[1] + MOST_GROWTH
+    for container in containers:
+        bed.end(container)
+    assert at_once(bed, containers, "poststop") == []
+    assert os.listdir(paths.containers(bed.node.settings.run_dir)) == [bed.neighbour.id]
+    wait_for(lambda: daemon.open_files() <= before[0] + 2, what=lambda: f"{daemon.open_files()} files, not {before[0]}")
+    attack.held(count, "each has its share, no card more than itself; files and memory of vgpud stay as they were")
+
+
+def rss(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")

@@ -5,6 +5,7 @@
  */
 #include "state/turn.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "state/clock.h"
@@ -36,6 +37,25 @@ static bool lives(const struct sim_file *file, const struct sim_turn_holder *hol
 
 	return holder->token && holder->slot < SIM_MAX_SLOTS && file->slots[holder->slot].token == holder->token &&
 	       sim_slots_lives(holder->slot, &pid);
+}
+
+/* A card goes on when a process is stopped: what runs ends, and others have their slices. */
+static bool is_stopped(const struct sim_file *file, const struct sim_turn_holder *holder)
+{
+	char path[64], text[512];
+	pid_t pid;
+
+	if (!sim_slots_lives(holder->slot, &pid) || file->slots[holder->slot].token != holder->token)
+		return false;
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+	FILE *stat = fopen(path, "re");
+	if (!stat)
+		return false;
+	size_t length = fread(text, 1, sizeof text - 1, stat);
+	fclose(stat);
+	text[length] = 0;
+	const char *end = strrchr(text, ')');
+	return end && (end[2] == 'T' || end[2] == 't');
 }
 
 static unsigned waiting_count(const struct sim_board *board)
@@ -132,7 +152,7 @@ static void ask(struct sim_file *file, unsigned card, const struct sim_turn_hold
 	if (!free &&
 	    (now > board->until + GRACE_NS ||
 	     board->until > now + 10u * (uint64_t)sim_state_header()->slice_ns + sim_state_header()->switch_ns))
-		free = !lives(file, &board->holder) || board->until > now;
+		free = !lives(file, &board->holder) || board->until > now || is_stopped(file, &board->holder);
 	if (same(&board->holder, me))
 		return;
 	bool is_new = wait_in_line(board, me);

@@ -2,7 +2,7 @@
  * Time slices: which context may run kernels on a card. Two contexts never run kernels at once. The holder keeps the
  * card for one slice. After that it passes the card on if other contexts wait, in the order of their arrival. A holder
  * without further work passes the card on at once. A change of context takes time that is charged to no process. If the
- * holder died, a waiting context notices when it next looks, see `struct sim_slice`.
+ * holder died or was stopped, a waiting context notices when it next looks, see `struct sim_slice`.
  *
  * Times are those of the model, which may lag behind the clock: a process that wakes late makes up for a slice that was
  * granted to it at a time in the past.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import signal
 import struct
 import time
 from typing import TYPE_CHECKING, Callable
@@ -222,13 +223,18 @@ def test_64_racing_processes_never_exceed_the_limit_and_lose_no_byte(awkward: Bo
 
 
 def kill_at_random(box: SimBox, kills: int) -> None:
-    """Kill one of four racing processes at a time. The limit is never exceeded, and no byte is lost or left over."""
+    """Kill one of four racing processes at a time, and stop another, which goes on later or is killed as it is. The
+    limit is never exceeded, and no byte is lost or left over."""
     waits = random.Random(1)
     clients = [box.opened() for _ in range(4)]
     for number, client in enumerate(clients):
         client.send(f"churn 100000000 {MIB} 8 {number}")
     for number in range(kills):
+        stopped = clients[(number + number % 3) % 4].process
+        stopped.send_signal(signal.SIGSTOP)
         time.sleep(waits.uniform(0, 0.01))
+        if number % 3:
+            stopped.send_signal(signal.SIGCONT)
         clients[number % 4].kill()
         assert box.held() <= LIMIT
         clients[number % 4] = box.opened()

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import signal
 import subprocess
 from pathlib import Path
 from typing import Callable
 
+import attack_records
 import pytest
-from sharing_containers import MS, Container, Locks, Node, card_offset, patience
+from sharing_containers import MS, Container, Locks, Node, card_offset, is_stopped, patience
 from vcuda_boxes import SOURCES, compile_c
 from virtual_director import wait_for
 
 from vgpu.config import core_schedule, usage
 
 SETTLE = 250 * MS
+SEED = int(os.environ.get("VGPU_SEED", "1"))
+STOPS = "SIGSTOP of a container's own processes at random moments, with SIGCONT later or never"
+STOPS_HELD = "the neighbour goes on within two periods and 100 ms; the shares are as before afterwards"
 WHOLE_FILE = 1 << 62
 
 
@@ -72,6 +77,60 @@ def test_a_container_that_is_stopped_while_queued(node: Node) -> None:
     node.director.go_on(process)
     node.director.run(SETTLE)
     assert_shares(node, {stopped: 50, other: 50})
+
+
+SHAPES: dict[str, list[dict[str, object]]] = {
+    "one process": [{}], "three processes": [{}, {"kernel": "fixed:200000"}, {"wait": 1}],
+    "graphs": [{"graph": 8, "kernel": "fixed:500000"}], "in its locks": [{}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_container_whose_processes_stop_at_random_moments(
+    node: Node, tmp_path: Path, pytestconfig: pytest.Config, shape: str
+) -> None:
+    """Its neighbour goes on each time within the documented time. Those that go on again, and others after those that
+    never do, have their share; no time stays lost.
+    """
+    chance = random.Random(SEED)
+    stopping, other = node.share_out(50, 50)
+    if shape == "in its locks":
+        library = tmp_path / "stop_at_lock.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, SOURCES / "stop_at_lock.c", "-ldl"], check=True)
+        stopping.box.environment.update(LD_PRELOAD=str(library), VGPU_TEST_STOP_SEED=str(SEED))
+    processes = [stopping.flood(**options) for options in SHAPES[shape]]
+    stopping.box.environment.pop("LD_PRELOAD", None)
+    other.flood()
+    node.director.run(SETTLE)
+    count = 100 if pytestconfig.getoption("--long") else 4
+    for number in range(count):
+        print(f"VGPU_SEED={SEED}: stop {number}, {shape}")
+        node.director.run(chance.randrange(1, 100 * MS))
+        if shape == "in its locks":
+            node.director.until(lambda: is_stopped(processes[0].pid), step=MS // 5)
+        chosen = [*processes] if chance.random() < 0.5 else [chance.choice(processes)]
+        for process in chosen:
+            process.send_signal(signal.SIGSTOP)
+            wait_for(lambda process=process: is_stopped(process.pid))
+        assert other.time_to_progress() < patience((50, 50)), "the neighbour waits for one that is stopped"
+        node.director.run(chance.randrange(1, 300 * MS))
+        for process in chosen:
+            if chance.random() < 0.2 and shape != "in its locks":
+                process.kill()
+                process.wait()
+                processes[processes.index(process)] = stopping.flood()
+            else:
+                process.send_signal(signal.SIGCONT)
+                wait_for(lambda process=process: not is_stopped(process.pid))
+    for process in processes:  # those of "in its locks" would stop again
+        process.kill()
+        process.wait()
+    again = stopping.flood()
+    node.director.run(2 * SETTLE)
+    assert_shares(node, {stopping: 50, other: 50})
+    assert again.poll() is None
+    if count == 100:
+        attack_records.save(attack_records.row(STOPS, "tenant", count, STOPS_HELD), f"stops-{shape.replace(' ', '-')}")
 
 
 @pytest.mark.parametrize("place", ["working", "queued"])

@@ -37,6 +37,7 @@ CHANGING = (
 OPENED_TO_CHANGE = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC")
 OUTPUT = re.compile(r"write\([12],")
 HOLDS = "the next call ends well, each file is the old one or the new one"
+SHARED = ("ledger.lock", "containers", "vcuda", "hook.log")  #: made by the first call that needs them
 OLD_DAEMON = '{\n    "debug": true,\n    "runtimes": {"other": {"path": "/usr/bin/other"}}\n}\n'
 OLD_CONTAINERD = "version = 2\n# the operator's\n[plugins]\n"
 
@@ -114,9 +115,7 @@ class Gc(Verb):
     def files(self) -> set[str]:
         tops = (self.node.settings.run_dir, self.node.settings.state_dir)
         found = {f"{top}/{name}" for top, below, files in _walk(tops) for name in (*below, *files)}
-        return {
-            path for path in found if os.path.basename(path) not in ("ledger.lock", "containers", "vcuda", "hook.log")
-        }
+        return {path for path in found if os.path.basename(path) not in SHARED}
 
     def prepare(self) -> None:
         broken = Path(paths.container(self.node.settings.run_dir, "broken"))
@@ -131,13 +130,9 @@ class Gc(Verb):
 
     def next_call(self) -> list[str]:
         done = self.run()
-        left = self.files() - self.clean
-        gone = self.clean - self.files()
-        return [
-            text
-            for text, wrong in ((done.stderr, done.returncode), (f"left {left}, gone {gone}", left | gone))
-            if wrong
-        ]
+        problems = [done.stderr] if done.returncode else []
+        other = self.files() ^ self.clean
+        return [*problems, f"left or gone: {other}"] if other else problems
 
 
 class DoctorFix(Verb):
@@ -211,8 +206,8 @@ class Configure(Verb):
 
     def next_call(self) -> list[str]:
         """The same verb again, then the undo; and from the same state the undo at once."""
-        for top in (self.top, self.state):
-            shutil.copytree(top, self.kept / top.name, dirs_exist_ok=True) if top.exists() else None
+        for top in filter(Path.exists, (self.top, self.state)):
+            shutil.copytree(top, self.kept / top.name)
         problems = self.leads_to(self.words, self.new) + self.undone()
         for top in (self.top, self.state):
             shutil.rmtree(top, ignore_errors=True)
