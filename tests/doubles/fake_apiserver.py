@@ -424,7 +424,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refused(self) -> bool:
         """Whether the request got a fault that the test ordered, or lacks the token."""
-        if self.headers["Authorization"] != f"Bearer {TOKEN}":
+        scheme, _, token = str(self.headers["Authorization"]).partition(" ")
+        if (scheme.lower(), token) != ("bearer", TOKEN):
             self._answer(401, _status(401, "Unauthorized"))
             return True
         fault = self.server.api.fault(self.command, self.path)
