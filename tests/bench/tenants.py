@@ -39,6 +39,12 @@ class Row(NamedTuple):
 ROWS = {
     "locks_same_card": Row(f"tenant locks 20000 {PRESENCE}", True, 5, "20,000 read locks, on the same card"),
     "locks_other_card": Row(f"tenant locks 20000 {PRESENCE}", False, 1, "20,000 read locks, on another card"),
+    "waiters_same_card": Row(f"tenant waiters 5000 {PRESENCE}", True, 5, "5,000 futex waiters, on the same card"),
+    "waiters_other_card": Row(f"tenant waiters 5000 {PRESENCE}", False, 1, "5,000 futex waiters, on another card"),
+    "threads": Row("tenant threads 10000", True, 1, "10,000 threads that sleep"),
+    "processes": Row("tenant processes 2000", True, 1, "2,000 processes that sleep"),
+    "mappings": Row("tenant mappings 60000", True, 1, "60,000 mappings in a process"),
+    "watches": Row(f"tenant watches 100 {PRESENCE}", True, 1, "100 inotify instances on the card's presence file"),
 }
 
 

@@ -7,6 +7,11 @@
  *   lease read|write FILE ...      takes leases on the files, and takes them again when the host breaks them
  *   lock FILE                      locks the whole range of the file
  *   locks COUNT FILE ...           locks so many bytes of each file, none of which is a card's
+ *   waiters COUNT FILE ...         so many threads wait on the first word of each file, woken by whoever wakes any
+ *   threads COUNT                  so many threads that sleep
+ *   processes COUNT                so many processes that sleep
+ *   mappings COUNT                 so many mappings in one process
+ *   watches COUNT PATH ...         so many inotify instances that watch each path
  *   fanotify inode|mount|filesystem PATH  is asked for permission when anybody opens a file there, and never answers
  *   fuse lookup|open|read DIRECTORY       covers the directory with a file system that answers up to this request
  *   remount FILE ...               makes every mount writable and writes into each file; then it ends
@@ -18,7 +23,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <linux/futex.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -26,6 +33,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/fanotify.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -128,6 +137,83 @@ static void locks(char **words)
 		for (long i = 0; i < count; i++, one.l_start += 2) /* neighbouring bytes would become one lock */
 			if (fcntl(file, F_OFD_SETLK, &one) != 0)
 				fail(*words);
+	}
+	wait_for_ever();
+}
+
+static void *wait_on(void *word)
+{
+	for (;;)
+		syscall(SYS_futex, word, FUTEX_WAIT_BITSET, *(uint32_t *)word, NULL, NULL, FUTEX_BITSET_MATCH_ANY);
+	return NULL;
+}
+
+static void *sleep_for_ever(void *unused)
+{
+	for (;;)
+		pause();
+	return unused;
+}
+
+static void start_threads(const char *count, void *(*run)(void *), void *argument)
+{
+	pthread_attr_t small;
+	pthread_t id;
+
+	pthread_attr_init(&small);
+	pthread_attr_setstacksize(&small, 1 << 14);
+	for (long i = strtol(count, NULL, 10); i > 0; i--)
+		if (pthread_create(&id, &small, run, argument) != 0)
+			fail("pthread_create");
+}
+
+static void waiters(char **words)
+{
+	for (char **file = words + 1; *file; file++) {
+		int opened = open(*file, O_RDONLY);
+		void *word = mmap(NULL, 4096, PROT_READ, MAP_SHARED, opened, 0);
+		if (word == MAP_FAILED)
+			fail(*file);
+		start_threads(*words, wait_on, word);
+	}
+	wait_for_ever();
+}
+
+static void threads(char **words)
+{
+	start_threads(*words, sleep_for_ever, NULL);
+	wait_for_ever();
+}
+
+static void processes(char **words)
+{
+	for (long i = strtol(*words, NULL, 10); i > 0; i--) {
+		pid_t child = fork();
+		if (child < 0)
+			fail("fork");
+		if (child == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			sleep_for_ever(NULL);
+		}
+	}
+	wait_for_ever();
+}
+
+static void mappings(char **words)
+{
+	for (long i = strtol(*words, NULL, 10); i > 0; i--) /* neighbours of one kind would become one */
+		if (mmap(NULL, 4096, i % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED)
+			fail("mmap");
+	wait_for_ever();
+}
+
+static void watches(char **words)
+{
+	for (long i = strtol(*words, NULL, 10); i > 0; i--) {
+		int instance = inotify_init();
+		for (char **path = words + 1; *path; path++)
+			if (instance < 0 || inotify_add_watch(instance, *path, IN_ALL_EVENTS) < 0)
+				fail("inotify");
 	}
 	wait_for_ever();
 }
@@ -284,7 +370,9 @@ static const struct {
 	{"fanotify", 2, fanotify}, {"fuse", 2, fuse},
 	{"remount", 0, remount},   {"stop", 1, stop},
 	{"trace", 1, trace},       {"descriptors", 0, descriptors},
-	{"locks", 2, locks},
+	{"locks", 2, locks},       {"waiters", 2, waiters},
+	{"threads", 1, threads},   {"processes", 1, processes},
+	{"mappings", 1, mappings}, {"watches", 2, watches},
 };
 
 int main(int argc, char **argv)
