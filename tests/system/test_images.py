@@ -292,7 +292,7 @@ def test_the_plugin_serves_kubelet(bed: ImageBed, others: dict[str, Path], node:
         container = bed.start(
             "--pid=host", "--network=host", mount, image("node"), "vgpu-device-plugin", "--config", str(node.config)
         )
-        offered = {CORES: 200, MEMORY: 320}
+        offered = {CORES: 200, MEMORY: 314}
         wait_for(lambda: manager.allocatable() == offered, 60, lambda: f"{manager.allocatable()} {container.text()}")
         assert credentials(bed, container)["Uid"].split() == ["0"] * 4
         assert container.end() == 0, container.text()

@@ -63,7 +63,7 @@ class Site:
 
     def ready(self) -> Site:
         """Wait until kubelet has accepted both lists."""
-        wait_for(lambda: self._known() == {CORE: 200, MEMORY: 320}, 60, self.what_happened)
+        wait_for(lambda: self._known() == {CORE: 200, MEMORY: 314}, 60, self.what_happened)
         return self
 
     def what_happened(self) -> str:
