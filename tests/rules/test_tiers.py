@@ -34,7 +34,6 @@ ELSEWHERE = {
     "plugin/exporter/service": "component/plugin/test_background.py",
     "plugin/kubelet/proto/messages": "unit/plugin/kubelet/proto/test_generate.py",
     "plugin/main": "component/plugin/test_main.py",
-    "plugin/release/cri": "system/test_release.py",
     "plugin/release/node_object": "system/test_plugin_cluster_node.py",
     "plugin/scheduler/metrics": "component/plugin/test_scheduler.py",
     "plugin/scheduler/server": "component/plugin/test_scheduler.py",
