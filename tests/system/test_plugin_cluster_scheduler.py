@@ -1,7 +1,8 @@
 """The scheduler extender in a real cluster: Kubernetes 1.20's own scheduler asks it, kubelet and the hook follow it.
 
-kube-scheduler has the shipped configuration with the addresses and certificates of this cluster, and the extender has
-the rights of its manifest and no others. The node has two cards. Only these are simulated.
+kube-scheduler asks as the chart's scheduler does, with the addresses and certificates of this cluster, and the extender
+has the rights of its manifest and no others. The node has two cards. Only these are simulated. The chart's whole
+configuration of kube-scheduler is of version v1, which 1.20 does not know.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import containerd_bed
+import helm
 import pytest
 import yaml
 from checkout import CHECKOUT
@@ -97,13 +99,34 @@ def extender(cluster: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     cluster.cluster.apply(*(one for one in shipped_objects if one["kind"] != "Deployment"))
     cluster.cluster.account(ACCOUNT, NAMESPACE)
     made = Extender(cluster, certificates)
-    (shipped,) = yaml.safe_load(CONFIGURATION.read_text())["extenders"]
     certificate, key = certificates.client
     files = {"certFile": str(certificate), "keyFile": str(key), "caFile": str(certificates.authority)}
-    with_bind = {**shipped, "urlPrefix": f"https://{ADDRESS}/scheduler", "tlsConfig": files}
-    configure_scheduler(cluster, with_bind)
+    here = {"urlPrefix": f"https://{ADDRESS}/scheduler", "tlsConfig": files}
+    asks = {**rendered_stanza(), **here}
+    (shipped,) = yaml.safe_load(CONFIGURATION.read_text())["extenders"]
+    assert {**shipped, **here} == asks, "the file for the cluster's own scheduler asks the same"
+    configure_scheduler(cluster, asks)
     yield made
     made.end()
+
+
+def rendered(kind: str, name: str) -> dict[str, Any]:
+    objects = helm.objects(values={"extender": {"enabled": True}})
+    (found,) = (one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name))
+    return dict(found)
+
+
+def rendered_stanza() -> dict[str, Any]:
+    """What the chart's scheduler knows of the extender."""
+    (found,) = yaml.safe_load(rendered("ConfigMap", "vgpu-gpu-scheduler")["data"]["config.yaml"])["extenders"]
+    return dict(found)
+
+
+def rendered_options() -> list[str]:
+    """The options of the extender's pod, but for the files and the address that are this cluster's."""
+    (container,) = rendered("Deployment", ACCOUNT)["spec"]["template"]["spec"]["containers"]
+    own = ("--address=", "--tls-", "--client-ca-file=")
+    return [option for option in container["command"][1:] if not option.startswith(own)]
 
 
 def configure_scheduler(site: Site, extender: dict[str, Any]) -> None:
@@ -194,10 +217,13 @@ def four_of_ten_run(site: Site, label: str) -> None:
 
 
 def test_ten_replicas_at_once_on_room_for_four(site: Site, extender: Extender) -> None:
-    """In sum the node has the units for five. The fifth finds no card, and the reason is in its events."""
+    """In sum the node has the units for five. The fifth finds no card, and the reason is in its events.
+
+    The extender has the options of its pod in the chart.
+    """
     site.configure(OFFERED[""])
     known(site)
-    extender.start("--bind").ready()
+    extender.start(*rendered_options()).ready(120)
     replicas(site, "ten", 10, 40)
     four_of_ten_run(site, "ten")
     waits = next(pod["metadata"]["name"] for pod in pods(site, "ten") if pod["status"]["phase"] == "Pending")

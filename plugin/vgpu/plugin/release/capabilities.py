@@ -1,7 +1,8 @@
 """Gives up the capabilities that a program does not need and its container has.
 
-Only a privileged container may open the driver's nodes, and runtimes give such a container all capabilities, whatever
-its securityContext drops. Belongs here: which capabilities each program keeps, and giving up all others for good.
+Only a privileged container may open the driver's nodes, and containerd gives such a container all capabilities,
+whatever its securityContext drops. Belongs here: which capabilities each program keeps, and giving up all others for
+good.
 """
 
 from __future__ import annotations
