@@ -27,7 +27,7 @@ def present(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Lab:
-    """Containers of one tree, each with a share of the node's card."""
+    """Containers of one tree, each with a share of one of the node's two cards."""
 
     def __init__(self, site: Site, present: Path) -> None:
         self.site, self.present = site, present
@@ -53,55 +53,31 @@ class Lab:
 
 
 @pytest.fixture
-def lab(site: Site, present: Path) -> Lab:
-    return Lab(site, present)
-
-
-@pytest.fixture
-def two_cards(make_site: Callable[..., Site], present: Path) -> Lab:
+def lab(make_site: Callable[..., Site], present: Path) -> Lab:
     return Lab(make_site("a100x2"), present)
 
 
-def test_all_containers_have_the_same_and_it_outlives_them(lab: Lab, site: Site) -> None:
-    first, second = lab.start(), lab.start()
-    host = os.stat(paths.presence(site.node.settings.run_dir, lab.name()))
-    for container in (first, second):
-        found = lab.inside(container).stat()
-        assert (found.st_dev, found.st_ino) == (host.st_dev, host.st_ino)
-        assert lab.inside(container).read_bytes() == bytes(core_schedule.PRESENCE_SIZE)
-    site.delete(first, second)
-    assert lab.inside(lab.start()).stat().st_ino == host.st_ino
-
-
-def test_a_container_has_its_own_cards_files_only(two_cards: Lab) -> None:
-    """So what it locks is met by containers of its cards, and by no others."""
-    files = {card: two_cards.name(card) for card in (0, 1)}
-    uuids = [str(card["uuid"]) for card in two_cards.site.node.read_cards()]
-    first, second = (two_cards.start(**{"use-gpuuuid": uuid}) for uuid in uuids)
-    both = two_cards.start(gpus="2")
+def test_a_container_has_its_own_cards_files_only(lab: Lab) -> None:
+    """So what it locks is met by containers of its cards, and by no others, until it ends."""
+    files = {card: lab.name(card) for card in (0, 1)}
+    uuids = [str(card["uuid"]) for card in lab.site.node.read_cards()]
+    first, second = (lab.start(**{"use-gpuuuid": uuid}) for uuid in uuids)
+    both = lab.start(gpus="2")
     found = {
-        container: {path.name for path in two_cards.inside(container).parent.iterdir()}
-        for container in (first, second, both)
+        container: {path.name for path in lab.inside(container).parent.iterdir()} for container in (first, second, both)
     }
     assert found == {first: {files[0]}, second: {files[1]}, both: set(files.values())}
-    two_cards.start("present", two_cards.path(), "4711", **{"use-gpuuuid": uuids[0]})
-    wait_for(lambda: two_cards.held(first) == "4711")
-    assert two_cards.held(both) == "4711"
-    assert (two_cards.held(second, 1), two_cards.held(both, 1)) == ("-1", "-1")
+    holder = lab.start("present", lab.path(), "4711", **{"use-gpuuuid": uuids[0]})
+    wait_for(lambda: lab.held(first) == "4711")
+    assert lab.held(both) == "4711"
+    assert (lab.held(second, 1), lab.held(both, 1)) == ("-1", "-1")
+    os.kill(lab.site.pid(holder), 9)
+    wait_for(lambda: lab.held(first) == "-1")
 
 
-def test_a_container_finds_its_byte_by_the_inode_of_its_limits_file(lab: Lab, site: Site) -> None:
+def test_a_container_finds_its_byte_by_the_inode_of_its_limits_file(lab: Lab) -> None:
     """The overlay shows the inode number that the file has on the host, where all of them are on one file system."""
     started = [lab.start() for _ in range(2)]
     inside = [lab.inside(container).parent.with_name("limits").stat().st_ino for container in started]
-    assert inside == [os.stat(paths.limits(site.node.settings.run_dir, container)).st_ino for container in started]
+    assert inside == [os.stat(paths.limits(lab.site.node.settings.run_dir, container)).st_ino for container in started]
     assert inside[0] != inside[1]
-
-
-def test_a_lock_is_visible_to_others_and_ends_with_a_killed_process(lab: Lab) -> None:
-    watcher = lab.start()
-    assert lab.held(watcher) == "-1"
-    holder = lab.start("present", lab.path(), "4711")
-    wait_for(lambda: lab.held(watcher) == "4711")
-    os.kill(lab.site.pid(holder), 9)
-    wait_for(lambda: lab.held(watcher) == "-1")
