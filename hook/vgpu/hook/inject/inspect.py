@@ -38,7 +38,7 @@ MAX_FOLDERS = 64  #: of LD_LIBRARY_PATH and DT_RUNPATH together
 MAX_PRELOADED = 16
 MAX_GUESSED = 128  # folders that follow from PATH, and of Python packages
 MAX_SEARCHED = 512  # folders in all, with those in them for kinds of processors
-MAX_ENTRIES = 512  # of a folder that is listed for versions, such as libcuda.so.550.54.15
+MAX_ENTRIES = 256  # of a folder that is listed for versions, such as libcuda.so.550.54.15
 MAX_REST = 2000  # characters
 MAX_CONF = 1 << 14  # bytes of a file of ldconfig
 MAX_FOUND = 64  # copies that these folders have; each costs a mount
@@ -287,6 +287,13 @@ class _Search:
         for path in self._guessed(process)[:MAX_GUESSED]:
             self._folder(path)
 
+    def _names_in(self, folder: str) -> list[tuple[str, bool]]:
+        """As `_listed`; [] where an error ends it, as a volume's file system may answer."""
+        try:
+            return _listed(self.root, folder)
+        except OSError:
+            return []
+
     def _too_many(self, what: str, items: list[str], limit: int) -> None:
         if len(items) > limit:
             more = f"one of {len(items)} {what}, of which vgpu looks at {limit}"
@@ -317,8 +324,8 @@ class _Search:
         """The folders of musl's search path, or of ldconfig's: it may run in the container."""
         if self.facts.layout == MUSL:
             path = self.facts.musl_path
-            return os.fsdecode(path[1]).replace(":", "\n").split("\n") if path else []
-        names = sorted(name for name, _ in _listed(self.root, "/etc/ld.so.conf.d") if name.endswith(".conf"))
+            return os.fsdecode(path[1].replace(b"\0", b"")).replace(":", "\n").split("\n") if path else []
+        names = sorted(name for name, _ in self._names_in("/etc/ld.so.conf.d") if name.endswith(".conf"))
         files = ["/etc/ld.so.conf", *(f"/etc/ld.so.conf.d/{name}" for name in names[:MAX_FOLDERS])]
         lines = "\n".join(_text(self.root, file, MAX_CONF) for file in files).split("\n")
         return [line.strip() for line in lines]
@@ -331,7 +338,7 @@ class _Search:
         tops += [process.env.get(name, "") for name in ("CONDA_PREFIX", "VIRTUAL_ENV")]
         tops = [*PREFIXES, *(top for top in tops if top not in ROOTS)]
         for top in list(dict.fromkeys(tops))[:MAX_ENVIRONMENTS]:
-            tops += [f"{top}/envs/{name}" for name, _ in _listed(self.root, f"{top}/envs")[:MAX_FOLDERS]]
+            tops += [f"{top}/envs/{name}" for name, _ in self._names_in(f"{top}/envs")[:MAX_FOLDERS]]
         folders = [process.env.get("TRITON_LIBCUDA_PATH", ""), *GUESSED]
         folders += [f"{origin}{below}" for origin in self._origins for below in ("", "/lib", "/_internal")]
         for top in dict.fromkeys([*tops, *ROOTS]):
@@ -353,7 +360,7 @@ class _Search:
         for name in present:
             for kind in ("site-packages", "dist-packages"):
                 packages = f"{library}/{name}/{kind}"
-                below = _listed(self.root, f"{packages}/nvidia")[:MAX_FOLDERS]
+                below = self._names_in(f"{packages}/nvidia")[:MAX_FOLDERS]
                 found += [f"{packages}/nvidia/{package}/lib" for package, regular in below if not regular]
                 found.append(f"{packages}/torch/lib")
         return found
@@ -387,9 +394,12 @@ class _Search:
         return "", []
 
     def _head(self, fd: int) -> tuple[str, list[str]]:
-        head = os.pread(fd, 256, 0)
+        try:
+            head = os.pread(fd, 256, 0)
+        except OSError:
+            return "", []
         if head[:2] == b"#!":
-            words = os.fsdecode(head[2:].split(b"\n")[0]).split()
+            words = os.fsdecode(head[2:].split(b"\n")[0].split(b"\0")[0]).split()
             if words and words[0].endswith("/env"):
                 words = [word for word in words[1:] if word[0] != "-" and "=" not in word]
             return (words[0] if words else ""), []
@@ -475,7 +485,7 @@ class _Search:
         """Search a subfolder for a kind of processor."""
         path = f"{folder}/{name}"
         if name == SUBFOLDERS[0]:
-            for level, regular in _listed(self.root, path)[:MAX_FOLDERS]:
+            for level, regular in self._names_in(path)[:MAX_FOLDERS]:
                 if not regular:
                     self._folder(f"{path}/{level}")
         else:

@@ -5,8 +5,10 @@ here: calling NVML (vgpu.node.daemon.foreign_processes), and how much they hold 
 
 A process that uses a card by libvcuda maps the file that the hook mounted as its libcuda. The claim has the inode of
 that file, so an upgrade of libvcuda changes nothing for containers that run. Only the inode's number is compared:
-maps shows the device of the overlay or of the file system below it, by the kernel's version. The names of what a
-process maps are for the message. A process that hides itself is found by what it takes: memory_watch, usage_audit.
+maps shows the device of the overlay or of the file system below it, by the kernel's version. libvcuda loads the
+driver's library from REAL_DIR. So one that maps that and another libcuda has libvcuda, too, whatever the file system
+says of inodes; a claim of an earlier version has none. A process that hides is found by what it takes: memory_watch,
+usage_audit.
 
 A reader looks at the processes, because a container may block it. A process counts when two looks in a row find it,
 with the same start time: NVML's list is older than the look, and a process may execute another program in between.
@@ -22,7 +24,6 @@ from vgpu.config.claims import Claim
 from vgpu.config.errors import escaped
 from vgpu.config.incidents import UNCOVERED, UNLIMITED_PROCESS
 from vgpu.config.limits import REAL_DIR
-from vgpu.config.usage import PATH
 from vgpu.hook.inject.overlay import INODE
 from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.linux import procfs
@@ -153,7 +154,7 @@ class UnlimitedProcesses:
 
 def loaded_instead(process: Process, limiter: int, known: frozenset[int], proc: str = "/proc") -> str | None:
     """The file that the process has loaded instead of libvcuda, "" if none has libcuda's name; None if it has libvcuda,
-    has ended, or cannot be read. A claim of an earlier version has no `limiter`: then the usage region counts, too.
+    has ended, or cannot be read.
     """
     pid, started = process
     try:
@@ -161,15 +162,14 @@ def loaded_instead(process: Process, limiter: int, known: frozenset[int], proc: 
             text = stream.read(MAX_MAPS)
     except OSError:
         return None
-    ours = {limiter} if limiter else known
+    ours = {limiter & INODE} if limiter else known
     library = real = ""
-    usage = os.fsencode(PATH)
     for line in text.split(b"\n"):
         fields = line.split(None, 5)
         if len(fields) < 6 or not fields[4].isdigit():
             continue
         path = fields[5]
-        if int(fields[4]) & INODE in ours or (not limiter and usage in path):
+        if int(fields[4]) & INODE in ours:
             return None
         if path.rpartition(b"/")[2].startswith((b"libcuda.so", b"libcuda-")):  # a wheel has libcuda-1a2b3c4d.so.1
             shown = escaped(os.fsdecode(path))[:MAX_NAME]
@@ -177,7 +177,7 @@ def loaded_instead(process: Process, limiter: int, known: frozenset[int], proc: 
                 real = shown
             elif not library:
                 library = shown
-    if not text or len(text) == MAX_MAPS or not procfs.lives(pid, started, proc):
+    if not text or len(text) == MAX_MAPS or (library and real) or not procfs.lives(pid, started, proc):
         return None
     return library or real
 

@@ -42,13 +42,13 @@ ANONYMOUS = "7ffc12345000-7ffc12366000 rw-p 00000000 00:00 0                    
         (ANONYMOUS + PRIVATE, OURS, "/opt/my driver/libcuda.so.1"),
         (USAGE + mapped(78, "/usr/lib64/libnvidia-ml.so.550.1") + PRIVATE, OURS, "/opt/my driver/libcuda.so.1"),
         (REAL, OURS, "/usr/local/vgpu/driver/libcuda.so.1"),
-        (REAL + PRIVATE, OURS, "/opt/my driver/libcuda.so.1"),
+        (REAL + PRIVATE, OURS, None),  # a file system whose inodes have other numbers here
         (mapped(9, "/opt/x/driver-550.bin"), OURS, ""),
         (mapped(9, "/opt/x/libcudart.so.12"), OURS, ""),
         # a claim of an earlier version
         (LIMITER, 0, None),
-        (mapped(OLD, "/usr/lib64/libcuda.so.550.1 (deleted)") + USAGE, 0, None),
-        (PRIVATE, 0, "/opt/my driver/libcuda.so.1"),
+        (mapped(OLD, "/usr/lib64/libcuda.so.550.1 (deleted)") + REAL, 0, None),
+        (PRIVATE + USAGE, 0, "/opt/my driver/libcuda.so.1"),
         ("", OURS, None),  # it has ended, or its first thread has
     ],
 )
