@@ -70,8 +70,26 @@ def test_each_capability_is_needed(tmp_path: Path, missing: str) -> None:
     assert probe(tmp_path, kept) == [[missing] if missing else [], mask, mask, 1]
 
 
-def test_they_are_those_of_the_unit_and_the_plugin_has_none(tmp_path: Path) -> None:
+def test_they_are_those_of_the_unit() -> None:
     (line,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT, re.MULTILINE)
     assert {f"CAP_{name}" for name in capabilities.VGPUD} == {*line.split()}
     assert capabilities.KEPT["vgpud"] is capabilities.KEPT["vgpuctl"] is capabilities.VGPUD
-    assert probe(tmp_path, [*capabilities.KEPT["vgpu-device-plugin"].values()]) == [[*capabilities.VGPUD], 0, 0, 1]
+
+
+#: What containerd gives to a container by default.
+CONTAINER = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
+
+
+@pytest.mark.parametrize("program", capabilities.KEPT)
+def test_root_of_a_container_with_the_hosts_processes_reads_no_file_of_it(program: str) -> None:
+    """As /proc/<pid>/root/var/run/secrets. Of a process without any capability it may."""
+    for kept, refused in (([*capabilities.KEPT[program].values()], True), ([], False)):
+        wait = [sys.executable, "-c", START, json.dumps(kept), "print(flush=True); input()"]
+        with subprocess.Popen(wait, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as victim:
+            assert victim.stdout is not None
+            assert victim.stdout.readline() == b"\n"
+            look = f"import os; os.readlink('/proc/{victim.pid}/root')"
+            command = [sys.executable, "-c", START, json.dumps(CONTAINER), look]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            victim.kill()
+        assert ("PermissionError" in done.stderr) is refused, done.stderr

@@ -13,8 +13,11 @@ from collections.abc import Iterable
 
 #: capabilities(7), by their numbers: those of packaging/systemd/vgpud.service, where the reason stands beside each.
 VGPUD = {"CHOWN": 0, "DAC_OVERRIDE": 1, "KILL": 5, "SYS_PTRACE": 19, "SYS_ADMIN": 21, "MKNOD": 27}
+#: The plugin needs none. With one that containers lack, root of a container that sees the host's processes may neither
+#: trace it nor read its account's token through /proc (ptrace(2), "Ptrace access mode checking").
+PLUGIN = {"SYS_PTRACE": 19}
 #: program -> what it keeps. vgpuctl looks at what vgpud looks at, and mends what vgpud mends.
-KEPT = {"vgpud": VGPUD, "vgpuctl": VGPUD, "vgpu-device-plugin": {}}
+KEPT = {"vgpud": VGPUD, "vgpuctl": VGPUD, "vgpu-device-plugin": PLUGIN}
 
 LAST = 63  #: more than any kernel has
 PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 23, 24, 38
