@@ -33,7 +33,6 @@ compile() {
 # A file that the administrator has removed stays so in an upgrade. No package touches it again, but for the line of apply.
 first_settings() {
 	if [ ! -e /etc/vgpu/config.yaml ]; then
-		install -d -m 755 /etc/vgpu
 		install -m 644 /usr/share/vgpu/config.yaml /etc/vgpu/config.yaml
 	fi
 }
