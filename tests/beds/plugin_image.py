@@ -21,7 +21,7 @@ PACKAGES = (
     "annotated_types", "attr", "attrs", "certifi", "charset_normalizer", "click", "dateutil", "durationpy",
     "google", "grpc", "idna", "jsonschema", "jsonschema_specifications", "kubernetes", "oauthlib", "psutil", "pynvml",
     "pydantic", "pydantic_core", "referencing", "requests", "requests_oauthlib", "rpds", "six", "tabulate",
-    "typing_extensions", "typing_inspection", "urllib3", "websocket", "yaml",
+    "tomlkit", "typing_extensions", "typing_inspection", "urllib3", "websocket", "yaml",
 )  # fmt: skip
 PROGRAMS = {
     "vgpu-device-plugin": "vgpu.plugin.command:main", "vgpuctl": "vgpu.node.ctl.main:main",
