@@ -799,6 +799,27 @@ def test_the_claim_goes_also_when_the_mounts_cannot_be_undone(place: Place, monk
     assert place.claims() == []
 
 
+@pytest.mark.parametrize("error", [OSError(24, "Too many files"), OSError(12, "No memory"), MemoryError()], ids=repr)
+@pytest.mark.parametrize("file", ["inventory.json", "driver/nvidia/version"])
+def test_a_hook_without_descriptors_or_memory_says_that(
+    place: Place, monkeypatch: pytest.MonkeyPatch, file: str, error: Exception
+) -> None:
+    """It does not ask for another inventory, nor goes on with one that may be of another driver."""
+    read_bounded = records.read_bounded
+
+    def fail(path: str, *limit: int) -> bytes:
+        if path.endswith(file):
+            raise error
+        return read_bounded(path, *limit)
+
+    monkeypatch.setattr(records, "read_bounded", fail)
+    line = place.refused()
+    assert line.startswith("vgpu-hook: inventory: ")
+    assert "open files (RLIMIT_NOFILE)" in line or "no memory left" in line
+    assert "refresh" not in line
+    assert place.claims() == []
+
+
 @pytest.mark.parametrize("name", ["run/ledger.lock", "run/hook.log", "standalone.key"])
 def test_a_link_among_the_hooks_own_files_is_one_line_and_is_followed_nowhere(
     place: Place, equipped: list[str], name: str
