@@ -40,8 +40,10 @@ def keep(numbers: Iterable[int]) -> None:
 
 
 def _permitted() -> int:
-    with open("/proc/self/status", encoding="ascii", errors="replace") as stream:
-        return next(int(line.split()[1], 16) for line in stream if line.startswith("CapPrm:"))
+    with open(
+        "/proc/self/status", "rb"
+    ) as stream:  # as bytes: in the host's root there is no Python to load a codec of
+        return next(int(line.split()[1], 16) for line in stream if line.startswith(b"CapPrm:"))
 
 
 def _call(name: str, *arguments: object) -> None:
