@@ -76,6 +76,14 @@ def test_they_are_those_of_the_unit() -> None:
     assert capabilities.KEPT["vgpud"] is capabilities.KEPT["vgpuctl"] is capabilities.VGPUD
 
 
+def test_a_program_does_without_what_its_container_lacks() -> None:
+    """As the plugin with the chart's plugin.privileged: false."""
+    kept = json.dumps([*capabilities.PLUGIN.values()])
+    command = [sys.executable, "-c", START, "[]", START, kept, "print(open('/proc/self/status').read())"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert re.search(r"^CapEff:\s0+$", done.stdout, re.MULTILINE), done.stderr
+
+
 #: What containerd gives to a container by default.
 CONTAINER = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
 

@@ -25,8 +25,11 @@ LINUX_CAPABILITY_VERSION_3 = 0x20080522
 
 
 def keep(numbers: Iterable[int]) -> None:
-    """Give up all capabilities but these, so that no program that is executed later has them. OSError."""
-    kept = sum(1 << number for number in numbers)
+    """Give up all capabilities but these, so that no program that is executed later has them. OSError.
+
+    A container that is not privileged may lack some of these; then the program does without.
+    """
+    kept = sum(1 << number for number in numbers) & _permitted()
     for number in range(LAST + 1):
         if not kept >> number & 1 and _libc().prctl(PR_CAPBSET_READ, number, 0, 0, 0) == 1:
             _call("prctl", PR_CAPBSET_DROP, number, 0, 0, 0)
@@ -34,6 +37,13 @@ def keep(numbers: Iterable[int]) -> None:
     low, high = kept & 0xFFFFFFFF, kept >> 32
     _call("capset", header, (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0))  # effective, permitted, inheritable
     _call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def _permitted() -> int:
+    with open(
+        "/proc/self/status", "rb"
+    ) as stream:  # as bytes: in the host's root there is no Python to load a codec of
+        return next(int(line.split()[1], 16) for line in stream if line.startswith(b"CapPrm:"))
 
 
 def _call(name: str, *arguments: object) -> None:
