@@ -115,7 +115,7 @@ class Plugin(Watched):
         monitor = self.ended()
         monitor._not_before, monitor._next_apart = 0.0, {}
         yield
-        self.answered(monitor, lambda: monitor.conditions.present)
+        self.answered(monitor, lambda: monitor.conditions.present or self.faults.hits > LASTING)
 
     def ended(self) -> HealthMonitor:
         """The monitor, without its processes."""
