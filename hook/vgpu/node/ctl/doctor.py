@@ -138,8 +138,8 @@ def _context(config_path: str, hook: str) -> CheckContext:
     except VgpuError:
         found = Settings()  # the check "settings" reports the error; the other checks use the defaults
     installed = hook or f"{installation.programs()}/vgpu-hook"
-    python = sys.executable if installation.release() else CheckContext.python
-    return CheckContext(config_path, found, hook=installed, python=python)
+    context = CheckContext(config_path, found, hook=installed)
+    return replace(context, python=sys.executable) if installation.release() else context
 
 
 def _print(findings: list[Finding], wide: bool) -> None:
