@@ -68,7 +68,8 @@ def pod_cgroup(top: str, uid: str) -> str:
 def static_program(source: Path, directory: Path) -> Path:
     """The C program `source`, compiled so that it runs in any container."""
     program = directory / source.stem
-    subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-static", "-pthread", "-o", str(program), str(source)], check=True)
+    options = ["-O2", "-Wall", "-Werror", "-static", "-pthread"]
+    subprocess.run(["cc", *options, "-o", str(program), str(source)], check=True)
     return program
 
 
