@@ -81,33 +81,26 @@ def test_a_container_that_is_stopped_while_queued(node: Node) -> None:
 
 SHAPES: dict[str, list[dict[str, object]]] = {
     "one process": [{}], "three processes": [{}, {"kernel": "fixed:200000"}, {"wait": 1}],
-    "graphs": [{"graph": 8, "kernel": "fixed:500000"}], "in its locks": [{}],
+    "graphs": [{"graph": 8, "kernel": "fixed:500000"}],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_container_whose_processes_stop_at_random_moments(
-    node: Node, tmp_path: Path, pytestconfig: pytest.Config, shape: str
+    node: Node, pytestconfig: pytest.Config, shape: str
 ) -> None:
     """Its neighbour goes on each time within the documented time. Those that go on again, and others after those that
     never do, have their share; no time stays lost.
     """
     chance = random.Random(SEED)
     stopping, other = node.share_out(50, 50)
-    if shape == "in its locks":
-        library = tmp_path / "stop_at_lock.so"
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, SOURCES / "stop_at_lock.c", "-ldl"], check=True)
-        stopping.box.environment.update(LD_PRELOAD=str(library), VGPU_TEST_STOP_SEED=str(SEED))
     processes = [stopping.flood(**options) for options in SHAPES[shape]]
-    stopping.box.environment.pop("LD_PRELOAD", None)
     other.flood()
     node.director.run(SETTLE)
     count = 100 if pytestconfig.getoption("--long") else 4
     for number in range(count):
         print(f"VGPU_SEED={SEED}: stop {number}, {shape}")
         node.director.run(chance.randrange(1, 100 * MS))
-        if shape == "in its locks":
-            node.director.until(lambda: is_stopped(processes[0].pid), step=MS // 5)
         chosen = [*processes] if chance.random() < 0.5 else [chance.choice(processes)]
         for process in chosen:
             process.send_signal(signal.SIGSTOP)
@@ -115,14 +108,14 @@ def test_a_container_whose_processes_stop_at_random_moments(
         assert other.time_to_progress() < patience((50, 50)), "the neighbour waits for one that is stopped"
         node.director.run(chance.randrange(1, 300 * MS))
         for process in chosen:
-            if chance.random() < 0.2 and shape != "in its locks":
+            if chance.random() < 0.2:
                 process.kill()
                 process.wait()
                 processes[processes.index(process)] = stopping.flood()
             else:
                 process.send_signal(signal.SIGCONT)
                 wait_for(lambda process=process: not is_stopped(process.pid))
-    for process in processes:  # those of "in its locks" would stop again
+    for process in processes:
         process.kill()
         process.wait()
     again = stopping.flood()

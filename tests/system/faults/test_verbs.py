@@ -63,11 +63,14 @@ class Verb:
 
     def run(self, *strace: str, words: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         command = [*strace, *self.node.vgpuctl_command(), *(words or self.words)]
-        environment = {**self.node.environment(), "PYTHONDONTWRITEBYTECODE": "1"}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(
+            command, env=self.node.environment(), capture_output=True, text=True, check=False, timeout=120
+        )
 
     def faults(self) -> list[Fault]:
-        """A kill before each call of one run that changes a file."""
+        """A kill before each call of one run that changes a file. The run before it writes Python's own byte code."""
+        self.prepare()
+        self.run()
         self.prepare()
         calls = ",".join("?" + call for call in CHANGING)
         done = self.run(
