@@ -134,6 +134,6 @@ def test_no_card_changes_when_its_program_cannot_look(
     found = one.faults()
     phases = {fault.describe(): phase for phase, fault in found}
     sites = {fault.site for _, fault in found}
-    counts = journal(f"faults-cards-{name}", 60)
+    counts = journal(f"faults-cards-{name}", 15)
     counts.run([fault for _, fault in found], lambda fault: one.round(phases[fault.describe()], fault))
     counts.judge(f"an error at a system call on which card health depends ({name})", len(found), len(sites))
