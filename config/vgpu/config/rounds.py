@@ -15,7 +15,7 @@ from vgpu.config.errors import VgpuError
 VERSION = 1
 MAX_AGE = 15.0  #: seconds since boot after which a record is of a vgpud that hangs or has died
 MAX_SIZE = 32 << 20
-_DO = "start vgpud (systemctl start vgpud)"
+_DO = "start vgpud: vgpuctl doctor says how"
 
 
 def write(run_dir: str, record: dict[str, object], group: int = 0) -> None:

@@ -114,6 +114,7 @@ def run(options: argparse.Namespace) -> None:
         if options.host:
             os.chroot(options.host)
             os.chdir("/")
+    os.umask(0o077)  # as the units have it
     capabilities.keep(capabilities.KEPT[options.program].values())
     os.execvp(program, [options.program, *options.arguments])  # noqa: S606 - no shell is wanted
 
