@@ -23,6 +23,11 @@ TOKENS = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    fuzz_inputs._folder[:] = [str(tmp_path_factory.mktemp("inputs"))]
+
+
 def corpus(target: str) -> list[Path]:
     return sorted((CORPUS / target).iterdir())
 
