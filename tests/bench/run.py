@@ -14,12 +14,12 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "beds"), str(HERE.parent / "doubles")]
 
 import cores  # noqa: E402 - found by the line above
+import crowds  # noqa: E402
 import exporter  # noqa: E402
 import extender  # noqa: E402
 import extender_trace  # noqa: E402
 import hook  # noqa: E402
 import plugin  # noqa: E402
-import tenants  # noqa: E402
 import vcuda  # noqa: E402
 from checkout import BUILD  # noqa: E402
 from conformance import suite  # noqa: E402
@@ -30,7 +30,7 @@ Groups = dict[str, Callable[[], "list[Result]"]]
 GROUPS: Groups = {
     "conformance": suite.measure, "cores": cores.measure, "exporter": exporter.measure,
     "extender": extender.measure, "extender-trace": extender_trace.measure, "hook": hook.measure,
-    "plugin": plugin.measure, "tenants": tenants.measure, "vcuda": vcuda.measure,
+    "plugin": plugin.measure, "tenants": crowds.measure, "vcuda": vcuda.measure,
 }  # fmt: skip
 
 

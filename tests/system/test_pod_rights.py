@@ -416,11 +416,20 @@ def test_every_right_has_a_check(host: Host) -> None:
     }
 
 
-@pytest.mark.parametrize("check", [*dict.fromkeys(check for found in CHECKS.values() for check in found.values())])
+#: They wait for something that does not happen.
+SLOW = ("hostPID", ends_grants_of_the_dead_only)
+ALL = dict.fromkeys(check for found in CHECKS.values() for check in found.values())
+
+
+def case(*words: object) -> object:
+    return pytest.param(*words, marks=[pytest.mark.long] if words[-1] in SLOW else [])
+
+
+@pytest.mark.parametrize("check", [case(check) for check in ALL])
 def test_with_all_rights(host: Host, check: Callable[[Host, str], bool]) -> None:
     assert check(host, "")
 
 
-@pytest.mark.parametrize(("name", "right"), [(name, right) for name, found in CHECKS.items() for right in found])
+@pytest.mark.parametrize(("name", "right"), [case(name, right) for name, found in CHECKS.items() for right in found])
 def test_without_the_right(host: Host, name: str, right: str) -> None:
     assert not CHECKS[name][right](host, right)

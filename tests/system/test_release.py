@@ -42,7 +42,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [first, *(release_site.numbered(root, version) for root, version in zip(others, VERSIONS[1:]))]
 
 
-@pytest.fixture(scope="module", params=["1.7", "2.1"])
+@pytest.fixture(scope="module", params=[pytest.param("1.7", marks=pytest.mark.long), "2.1"])
 def site(request: pytest.FixtureRequest, image: Path) -> Iterator[ReleaseSite]:
     directory = short_directory()
     made = ReleaseSite(directory, request.param, image)
