@@ -15,7 +15,7 @@ from host import Host
 
 from vgpu.config import claims, grants, pods, records, settings, standalone
 from vgpu.config.errors import VgpuError
-from vgpu.config.grants import Grant, Holder
+from vgpu.config.grants import Grant
 from vgpu.config.inventory import Binary, Device, Library
 from vgpu.config.pods import Pod
 from vgpu.config.request import Request
@@ -643,20 +643,6 @@ def test_refusals(
     assert equipped == []
     assert place.claims() == []
     assert grants.read(str(place.path / "state"), A).holder is None
-
-
-def test_a_grant_of_another_pod(place: Place, equipped: list[str]) -> None:
-    annotations = place.grants()
-    place.pod(annotations)
-    assert place.run("prestart") == (0, "", "")
-    assert grants.read(str(place.path / "state"), A).holder == Holder(POD, "main")
-    (place.proc / str(PID) / "stat").unlink()
-    assert place.run("poststop")[0] == 0
-    place.live(PID, 99)
-    place.pod(annotations, STRANGER)
-    line = place.refused()
-    assert POD in line
-    assert STRANGER in line
 
 
 def test_standalone_may_be_forbidden(place: Place, equipped: list[str]) -> None:
