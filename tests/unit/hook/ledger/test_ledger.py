@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -92,15 +90,6 @@ def test_a_late_poststop_leaves_a_restarted_container_alone(node: Node) -> None:
     assert node.ledger().claim(node.start("c1", 11), share())
     assert not node.ledger().release("c1")
     assert claims.read(node.settings.run_dir, "c1").pid == 11
-
-
-@pytest.mark.parametrize("container", ["../x", "", ".", "..", "a/b", "a b", "-x", "x" * 256, "a\nb", "ä", "\0"])
-def test_ids_that_are_paths_are_refused(node: Node, container: str) -> None:
-    with pytest.raises(VgpuError, match="container id"):
-        node.ledger().claim(node.start(container, 10), share())
-    with pytest.raises(VgpuError, match="container id"):
-        node.ledger().release(container)
-    assert node.commitments() == {}
 
 
 # Capacity
@@ -208,10 +197,6 @@ def test_unnamed_containers_on_one_card_both_count(node: Node) -> None:
     [
         ({"cores": "0" * 32}, ["grant 00000000 of cores", "none", "delete the pod"]),
         ({"cores": "xyz"}, ["32 hexadecimal digits"]),
-        ({"cores": "../../../../etc/passwd"}, ["32 hexadecimal digits"]),
-        ({"cores": "A" * 32}, ["32 hexadecimal digits"]),
-        ({"cores": "a\nb"}, ["32 hexadecimal digits"]),
-        ({"cores": ""}, ["32 hexadecimal digits"]),
         ({"cores": "CORES"}, ["memory beside", "cores alone"]),
         ({"memory": "MEMORY"}, ["cores beside", "memory alone"]),
         ({"cores": "MEMORY", "memory": "CORES"}, ["an amount of"]),
@@ -617,37 +602,7 @@ def test_a_damaged_grant_is_refused_and_harms_nobody_else(node: Node, data: byte
     assert any(str(node.grant_file(ids["cores"])) in note for note in ledger.notes)
 
 
-@pytest.mark.parametrize("field", ["amount", "resource", "created", "cores", "devices", "holder", "cards", "id"])
-@pytest.mark.parametrize("value", [None, -1, "x", [1], {"a": 1}, 1 << 62, "1 core"])
-def test_wrong_fields_of_a_grant_never_raise_anything_else(node: Node, field: str, value: object) -> None:
-    ids = node.pair()
-    path = node.grant_file(ids["cores"])
-    record = json.loads(path.read_text())
-    if record[field] == value or (field == "holder" and value is None):
-        return
-    path.write_text(json.dumps({**record, field: value}))
-    with pytest.raises(VgpuError):
-        node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
-    assert node.ledger().claim(node.start("c2", 11), share())
-
-
 # Order and races
-
-
-def test_the_order_of_grants_does_not_matter(tmp_path: Path) -> None:
-    results = []
-    for number, order in enumerate(permutations(["cores", "memory", "gpu"])):
-        node = Node(tmp_path / str(number))
-        ids = {
-            "cores": node.grant("cores", 30, {uuid_of(1): "0-29"}),
-            "memory": node.grant("memory", GIB, {uuid_of(1): "7"}),
-            "gpu": node.grant("gpu", 1),
-        }
-        asked = {name: ids[name] for name in order}
-        made = node.ledger().claim(node.start("c1", 10, MAIN), redeem(asked))
-        assert made is not None
-        results.append([item.key()[:4] for item in made.limits])
-    assert results == [[(uuid_of(1), GIB, 30, 30)]] * 6
 
 
 def test_a_dry_run_records_nothing_and_agrees(node: Node) -> None:

@@ -31,7 +31,6 @@ SPEC = "vgpu-base.json"  #: the base specification, which is the same in all cas
 #: reads of `containerd config default`, and some lines beside. tests/component/node/test_containerd_default.py has all,
 #: and random files of each version.
 CASES = {
-    "1.6": ("1.6.20", "containerd-1.6.toml"),
     "2.1": ("v2.1.9", "containerd-2.1.toml"),
     "1.6-none": ("1.6.20", ""),
     "2.1-none": ("v2.1.9", ""),
