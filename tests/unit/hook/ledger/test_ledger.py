@@ -182,16 +182,6 @@ def test_unnamed_containers_of_one_pod_claim_their_own(node: Node) -> None:
     assert uuids(node.ledger().claim(node.start("two", 12, unnamed), redeem(two))) == [uuid_of(1)]
 
 
-def test_unnamed_containers_on_one_card_both_count(node: Node) -> None:
-    unnamed = Holder(POD, "")
-    one, two = node.pair(cores=30, memory=2 * GIB), node.pair(cores=20, memory=3 * GIB)
-    assert node.ledger().claim(node.start("one", 10, unnamed), redeem(one))
-    assert node.ledger().claim(node.start("two", 11, unnamed), redeem(two))
-    assert node.commitments() == {uuid_of(0): (50, 5 * GIB, False)}
-    node.reboot()
-    assert node.commitments() == {uuid_of(0): (50, 5 * GIB, False)}
-
-
 @pytest.mark.parametrize(
     ("ids", "words"),
     [
@@ -235,17 +225,6 @@ def test_grants_over_capacity(node: Node, cores: int, memory: int, words: str) -
     assert words in str(refused.value)
     assert not any(grant_id in str(refused.value) for grant_id in ids.values())  # an id is worth something
     assert {node.read_grant(grant_id).holder for grant_id in ids.values()} == {None}
-
-
-def test_a_placed_grant_counts_without_a_container(node: Node) -> None:
-    ids = node.pair(cores=70)
-    assert node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
-    node.reboot()
-    assert node.commitments() == {uuid_of(0): (70, GIB, False)}
-    assert uuids(node.ledger().claim(node.start("other", 11), share(70))) == [uuid_of(1)]
-    for grant_id in ids.values():
-        node.grant_file(grant_id).unlink()
-    assert node.commitments() == {uuid_of(1): (70, GIB, False)}
 
 
 @pytest.mark.parametrize("missing", ["cores", "memory"])
