@@ -528,16 +528,6 @@ def test_a_standalone_whole_card_has_no_core_limit(place: Place, equipped: list[
     assert place.hook_log()[-1]["notes"][2:] == ["the core limit 50 is ignored: whole cards have no core limit"]
 
 
-def test_the_log_names_them_without_a_grant_too_and_bad_settings_stop_no_such_pod(place: Place) -> None:
-    place.pod({"vgpu.io/core": "60"})
-    assert place.run("prestart") == (0, "", "")
-    (note,) = place.hook_log()[-1]["notes"]
-    assert note == "annotation vgpu.io/core is unknown and ignored: did you mean vgpu.io/cores?"
-    place.config.write_text("{")
-    assert place.run("prestart") == (0, "", "")
-    assert len(place.hook_log()) == 1
-
-
 def record(annotations: dict[str, str], node: str = "", **limits: int) -> Pod:
     return Pod(POD, "default", "p", node, ["setup"], ["side", "main"], annotations, {"main": dict(limits)})
 
