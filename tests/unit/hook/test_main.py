@@ -15,7 +15,7 @@ from host import Host
 
 from vgpu.config import claims, grants, pods, records, settings, standalone
 from vgpu.config.errors import VgpuError
-from vgpu.config.grants import Grant, Holder
+from vgpu.config.grants import Grant
 from vgpu.config.inventory import Binary, Device, Library
 from vgpu.config.pods import Pod
 from vgpu.config.request import Request
@@ -528,16 +528,6 @@ def test_a_standalone_whole_card_has_no_core_limit(place: Place, equipped: list[
     assert place.hook_log()[-1]["notes"][2:] == ["the core limit 50 is ignored: whole cards have no core limit"]
 
 
-def test_the_log_names_them_without_a_grant_too_and_bad_settings_stop_no_such_pod(place: Place) -> None:
-    place.pod({"vgpu.io/core": "60"})
-    assert place.run("prestart") == (0, "", "")
-    (note,) = place.hook_log()[-1]["notes"]
-    assert note == "annotation vgpu.io/core is unknown and ignored: did you mean vgpu.io/cores?"
-    place.config.write_text("{")
-    assert place.run("prestart") == (0, "", "")
-    assert len(place.hook_log()) == 1
-
-
 def record(annotations: dict[str, str], node: str = "", **limits: int) -> Pod:
     return Pod(POD, "default", "p", node, ["setup"], ["side", "main"], annotations, {"main": dict(limits)})
 
@@ -643,20 +633,6 @@ def test_refusals(
     assert equipped == []
     assert place.claims() == []
     assert grants.read(str(place.path / "state"), A).holder is None
-
-
-def test_a_grant_of_another_pod(place: Place, equipped: list[str]) -> None:
-    annotations = place.grants()
-    place.pod(annotations)
-    assert place.run("prestart") == (0, "", "")
-    assert grants.read(str(place.path / "state"), A).holder == Holder(POD, "main")
-    (place.proc / str(PID) / "stat").unlink()
-    assert place.run("poststop")[0] == 0
-    place.live(PID, 99)
-    place.pod(annotations, STRANGER)
-    line = place.refused()
-    assert POD in line
-    assert STRANGER in line
 
 
 def test_standalone_may_be_forbidden(place: Place, equipped: list[str]) -> None:

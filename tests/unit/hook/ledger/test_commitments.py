@@ -10,7 +10,6 @@ from pod_cgroup_trees import SYSTEMD, V2, PodCgroupTree
 
 from vgpu.config import grants
 from vgpu.config.grants import Holder
-from vgpu.hook.ledger.commitments import LaterGrants
 from vgpu.hook.ledger.ledger import PATIENCE, RETRY, Ledger, Start
 from vgpu.hook.placement.placement import NoFit
 
@@ -218,13 +217,6 @@ def test_a_record_from_before_the_pods_cgroup_counts_as_before(pods: Pods) -> No
     assert pods.held() == SHARE
     pods.allocate("0-9")
     assert pods.held() == (0, 2 * GIB, False), "each resource by itself"
-
-
-@pytest.mark.parametrize(("later", "expected"), [("0-29", True), ("29-40", True), ("30-40", False)])
-def test_later_ids(pods: Pods, later: str, expected: bool) -> None:
-    known = [pods.node.read_grant(pods.allocate(ids)["cores"]) for ids in ("0-29", later)]
-    assert LaterGrants(known).of(known[0]) == known[1:] * expected
-    assert not LaterGrants(known).of(known[1])
 
 
 # Waiting

@@ -375,6 +375,9 @@ REFUSALS = {
     "share's memory over the card": (
         t4, {0: used(5)}, share(5, 16000),
         "no card fits 1 card, 5 cores and 16000 MiB: card 0 (GPU-00, Tesla T4): memory 15360 MiB in all"),
+    "memory, by one byte": (
+        t4, {0: used(5)}, Request(1, 5, 14336 * MIB + 1),
+        "no card fits 1 card, 5 cores and 14336 MiB: card 0 (GPU-00, Tesla T4): memory 14336 MiB free of 15360"),
     "cores and memory": (
         t4, {0: used(60, 15000)}, share(50, 1024),
         "no card fits 1 card, 50 cores and 1024 MiB: card 0 (GPU-00, Tesla T4): 40 cores free of 100, "

@@ -274,21 +274,6 @@ def test_apply_prints_what_changes(node: Node) -> None:
     assert node.config("show", TEXT, "--node", "n").stderr.count("not in force") == 0
 
 
-def test_dry_run_on_a_fresh_node_writes_nothing(node: Node) -> None:
-    assert node.config("apply", "", "--dry-run").exit_code == 0
-    assert not node.target.parent.exists()
-
-
-def test_bad_edit_keeps_the_last_good_settings(node: Node) -> None:
-    node.config("apply", TEXT)
-    before = node.target.read_bytes()
-    done = node.config("apply", "scaling: {memory: 0}\n")
-    assert done.exit_code == 1
-    assert "the last good settings stay in force" in done.stderr.splitlines()[-1]
-    assert all(line.startswith("vgpuctl: ") for line in done.stderr.splitlines())
-    assert node.target.read_bytes() == before
-
-
 def test_broken_verbs_are_named_and_stop_no_other(
     node: Node, verbs: list[metadata.EntryPoint], monkeypatch, tmp_path: Path
 ) -> None:

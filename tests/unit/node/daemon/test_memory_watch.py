@@ -121,13 +121,6 @@ def test_looks_within_a_second_are_not_compared(watched: Watched) -> None:
     assert watched.look({10: OVER}, 1.0) == ["greedy"]
 
 
-def test_a_pid_that_is_used_again_brings_nothing_of_its_former_process(watched: Watched) -> None:
-    watched.contains("innocent", (10, 1))
-    watched.look({10: OVER})  # of a process that ended before /proc was read
-    watched.contains("innocent", (10, 2))
-    assert [watched.look({10: OVER}), watched.look({10: 5})] == [[], []]
-
-
 def test_another_container_of_the_same_id_begins_anew(watched: Watched) -> None:
     watched.contains("again", (10, 1))
     watched.look({10: OVER})

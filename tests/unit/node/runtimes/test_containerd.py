@@ -31,7 +31,6 @@ SPEC = "vgpu-base.json"  #: the base specification, which is the same in all cas
 #: reads of `containerd config default`, and some lines beside. tests/component/node/test_containerd_default.py has all,
 #: and random files of each version.
 CASES = {
-    "1.6": ("1.6.20", "containerd-1.6.toml"),
     "2.1": ("v2.1.9", "containerd-2.1.toml"),
     "1.6-none": ("1.6.20", ""),
     "2.1-none": ("v2.1.9", ""),
@@ -237,12 +236,14 @@ def test_nvidias_handler_gives_its_settings_but_not_its_program(wish: Wish, cont
     os.makedirs(os.path.dirname(wish.config))
     Path(wish.config).write_text(nvidia('Root = "/r"\n'))
     containerd.answer("1.7.24", merged("1.7.24", texts(wish, None)))
-    text = added(registry.configure("containerd", replace(wish, mode=DEFAULT)))
+    change = registry.configure("containerd", replace(wish, mode=DEFAULT))
+    text = added(change)
     assert 'snapshotter = "a"' in text
     assert 'Root = "/r"' in text
     assert "SystemdCgroup" not in text
-    assert "nvidia-container" not in text
     assert "vgpu-runtime-containerd" in text
+    (script,) = (edit.after for edit in change.edits if edit.path.endswith("/vgpu-runtime-containerd"))
+    assert "--vgpu-runtime /opt/crun" in str(script)
 
 
 def test_check_finds_a_setting_that_the_default_handler_got_later(wish: Wish, containerd: Any) -> None:

@@ -51,15 +51,6 @@ def test_listed_again_in_time_stays(node: Node) -> None:
     assert node.rounds(10) == []
 
 
-def test_once_the_list_has_been_complete_for_the_grace_it_counts_at_once(node: Node) -> None:
-    grant = node.grant(holder=("u1", "main"), pod="web")
-    node.remembers(grant)
-    node.kubelet.lists("web", core=ids(0, 49))
-    assert node.rounds(GRACE + 10) == []
-    del node.kubelet.pods["default", "web"]
-    assert node.rounds(10) == [grant]
-
-
 def test_a_claimed_grant_that_the_checkpoint_has_dropped_ends_at_once(node: Node) -> None:
     """kubelet writes the checkpoint when it allocates for the next pod, and has dropped the ended ones before."""
     gone, waiting = node.grant(0, 49, ("u1", "main"), "old"), node.grant(50, 99)
@@ -194,14 +185,6 @@ def test_a_terminated_pod_ends_whether_kubelet_lists_it_or_not(node: Node) -> No
     one, two = node.grant(0, 9, ("u1", "main"), "job-1"), node.grant(10, 19, ("u2", "main"), "job-2")
     node.kubelet.lists("job-1", core=[])
     assert sorted(node.rounds()) == sorted([one, two])
-
-
-def test_ids_that_another_pod_got(node: Node) -> None:
-    first = node.grant(0, 49, ("u1", "main"), "old")
-    second = node.grant(0, 29, ("u2", "main"), "new")
-    node.kubelet.lists("new", core=ids(0, 29))
-    assert node.rounds(10) == [first], "kubelet frees a pod's ids only when it is over"
-    assert node.left() == {second}
 
 
 def test_all_grants_of_a_pod_go_when_another_pod_got_ids_of_one(node: Node) -> None:
@@ -424,15 +407,6 @@ def test_no_answer_ends_nothing_and_is_reported_once(node: Node, error: Exceptio
     assert node.rounds(GRACE - 10) == [], "the seconds of before do not count"
     assert node.rounds(10) == [grant]
     assert "over: no grant ends" in node.log.getvalue()
-
-
-def test_a_restart_of_the_plugin_begins_anew(node: Node) -> None:
-    grant = node.grant(holder=("u1", "main"), pod="web")
-    node.remembers(grant)
-    assert node.rounds(GRACE - 10) == []
-    node.grant_gc = node.plugin()
-    assert node.rounds(GRACE) == []
-    assert node.rounds(10) == [grant]
 
 
 HOUR = 3600

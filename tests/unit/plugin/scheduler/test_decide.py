@@ -137,25 +137,22 @@ def test_what_a_pod_takes_is_the_peak_of_its_phases(drawn, held) -> None:
 
 
 def test_a_search_finds_what_the_largest_first_misses() -> None:
-    """50 + 50 and 60 + 40 fill two cards; the fullest card that fits is not always the right one."""
-    node = node_of(2, cores_scaling=1.0)
-    held = (Held(40, GIB), Held(50, GIB))
-    demand = Demand((shared("a", 50), shared("b", 60)))
-    assert decide(demand, node, held).cards == {"a": (1,), "b": (0,)}
+    """30 + 30 and 20 + 20 fill the rooms of 60 and 40; the largest first leaves 10 and 10, and one container."""
+    demand = Demand((shared("a", 30), shared("b", 30), shared("c", 20), shared("d", 20)))
+    assert decide(demand, node_of(2), (Held(40, GIB), Held(60, GIB))).cards == {
+        "a": (0,),
+        "b": (0,),
+        "c": (1,),
+        "d": (1,),
+    }
 
 
 def test_an_init_container_takes_the_cards_of_its_pod() -> None:
-    decision = decide(Demand((shared("i", 60, kind=INIT), shared("a", 30))), node_of(2), (FREE, FREE))
+    """Here the fullest that fits would be the other one."""
+    demand = Demand((shared("i", 30, kind=INIT), shared("a", 70)))
+    decision = decide(demand, node_of(2), (Held(20, GIB), Held(50, GIB)))
     assert decision.cards == {"i": (0,), "a": (0,)}
-    assert decision.used == (Held(60, GIB), FREE)
-
-
-def test_a_sidecar_counts_beside_the_init_containers_after_it() -> None:
-    demand = Demand((shared("s", 50, kind=SIDECAR), shared("i", 60, kind=INIT), shared("a", 50)))
-    with pytest.raises(NoFit, match="container i"):
-        decide(demand, node_of(1), (FREE,))
-    before = Demand((shared("i", 60, kind=INIT), shared("s", 50, kind=SIDECAR), shared("a", 50)))
-    assert decide(before, node_of(1), (FREE,)).used == (Held(100, 2 * GIB),)
+    assert decision.used == (Held(70, GIB), FREE)
 
 
 def test_vgpus_get_what_the_spec_names_else_their_part_of_each_card() -> None:
@@ -173,3 +170,5 @@ def test_a_short_refusal_names_no_card() -> None:
         decide(Demand((shared("a", 50),)), node_of(1), (Held(60, GIB),))
     assert "GPU-n-0" in str(refused.value)
     assert short(refused.value) == "no card fits 1 card, 50 cores and 1024 MiB"
+    with pytest.raises(NoFit, match=r"^container a: no card fits"):
+        decide(Demand((shared("a", 50), shared("b", 1))), node_of(1), (Held(60, GIB),))

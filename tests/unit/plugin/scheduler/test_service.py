@@ -286,15 +286,6 @@ def test_a_node_with_cards_of_two_models_gives_that_which_the_quota_allows() -> 
         assert site.found(pod)["metadata"]["annotations"][OWN] == "c0=GPU-a-1:50:1024"
 
 
-def test_two_containers_share_the_quotas_of_two_models() -> None:
-    site = Site(mixed("Tesla M40", "Tesla P40"))
-    site.service.quotas = quota.parse('{"default": {"quota": {"M40": 0.5, "P40": 0.5}}}')
-    pod, more = site.add(pod_object("p", share(50, GIB), share(50, GIB))), site.add(pod_object("q", share(10, GIB)))
-    assert site.filter(pod).NodeNames == ["a"]
-    assert site.found(pod)["metadata"]["annotations"][OWN] == "c0=GPU-a-0:50:1024;c1=GPU-a-1:50:1024"
-    assert site.filter(more).FailedNodes == {"a": "ExceedsGPUQuota: M40: used 0.5, asked 0.1, limit 0.5"}
-
-
 @settings(max_examples=150)
 @given(
     st.lists(st.sampled_from((20, 30, 50, 60, 100)), min_size=1, max_size=3),
