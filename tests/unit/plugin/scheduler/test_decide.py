@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 import pytest
 from gpu_clusters import GIB, make_cards
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vgpu.hook.placement.placement import NoFit, Policy
@@ -107,6 +107,8 @@ def demand_of(drawn: list[tuple[str, int, int, int]], numa: bool = False) -> Dem
 
 @settings(max_examples=300)
 @given(parts, states, numas, st.booleans())
+@example([(APP, 50, 9, 1), (SIDECAR, 20, 1, 1), (SIDECAR, 50, 9, 1), (INIT, 50, 1, 2)], [FREE, FREE], [0, 0, 0], False)
+@example([(APP, 20, 1, 1), (APP, 20, 1, 2)], [FREE, FREE, FREE], [-1, 0, -1], True)
 def test_it_fits_exactly_where_brute_force_finds_room(drawn, held, numbers, numa) -> None:
     demand, node = demand_of(drawn, numa), node_of(len(held), numa=tuple(numbers))
     try:
