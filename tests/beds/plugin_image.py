@@ -71,7 +71,8 @@ def package(name: str, target: Path, left_out: object) -> None:
 
 def libraries(tree: Path) -> None:
     """Copy the libraries that the interpreter and all extension modules are linked with."""
-    modules = [str(path) for path in tree.rglob("*.so")]
+    added = (tree / LIBRARY.relative_to("/"), tree / PREFIX)  # containers of other tests have left links in `base`
+    modules = [str(path) for directory in added for path in directory.rglob("*.so")]
     done = subprocess.run(["ldd", str(PYTHON), *modules], capture_output=True, text=True, check=True)
     for line in done.stdout.splitlines():
         _, arrow, rest = line.partition(" => ")
