@@ -71,7 +71,7 @@ def release_of_this_machine(root: Path) -> Path:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     shutil.copytree(build / "bin", root / "usr/bin", symlinks=True)
     shutil.copy2(plugin_image.PYTHON, root / "usr/bin")
-    plugin_image.libraries(root)
+    plugin_image.libraries(root, root)
     (root / "lib" / trees.MULTIARCH).mkdir(parents=True)
     loader = next(Path("/lib", trees.MULTIARCH).glob("ld-linux-*.so.?"))
     shutil.copy2(loader, root / "lib" / trees.MULTIARCH)

@@ -42,7 +42,7 @@ def make(base: Path, tree: Path) -> Path:
     for part in ("config", "hook", "plugin"):
         shutil.copytree(CHECKOUT / part / "vgpu", target / "vgpu", ignore=left_out, dirs_exist_ok=True)
     metadata(target)
-    libraries(tree)
+    libraries(tree, tree / LIBRARY.relative_to("/"), target)  # `base` may have links of other tests' containers
     for name, entry in PROGRAMS.items():
         module, _, function = entry.partition(":")
         script = (
@@ -69,10 +69,9 @@ def package(name: str, target: Path, left_out: object) -> None:
         shutil.copy2(spec.origin, target / f"{name}.py")
 
 
-def libraries(tree: Path) -> None:
-    """Copy the libraries that the interpreter and all extension modules are linked with."""
-    added = (tree / LIBRARY.relative_to("/"), tree / PREFIX)  # containers of other tests have left links in `base`
-    modules = [str(path) for directory in added for path in directory.rglob("*.so")]
+def libraries(tree: Path, *directories: Path) -> None:
+    """Copy the libraries that the interpreter and all extension modules of `directories` are linked with to `tree`."""
+    modules = [str(path) for directory in directories for path in directory.rglob("*.so")]
     done = subprocess.run(["ldd", str(PYTHON), *modules], capture_output=True, text=True, check=True)
     for line in done.stdout.splitlines():
         _, arrow, rest = line.partition(" => ")
