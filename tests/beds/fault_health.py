@@ -11,20 +11,20 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from vgpu.config import inventory, paths, records
+from vgpu.config import health, inventory, paths, records
 from vgpu.config.errors import VgpuError
+from vgpu.hook.linux import staleness
+from vgpu.node.cards import health_monitor
+from vgpu.node.cards.health_monitor import HealthMonitor, Pace
 from vgpu.node.daemon.main import Daemon
 from vgpu.node.service.log import Log
 from vgpu.node.service.sd_notify import Notifier
 from vgpu.plugin.background import BackgroundServices
-from vgpu.plugin.cards import health_monitor
-from vgpu.plugin.cards.health_monitor import HealthMonitor, Pace
 from vgpu.plugin.cards.inventory import GRACE
 from vgpu.plugin.main import DevicePlugin
 
@@ -54,16 +54,13 @@ class Watched:
 
 
 class Plugin(Watched):
-    """The plugin of a node with two cards, of which the second has a recorded fault that needs a reset."""
+    """The plugin of a node with two cards, of which the second is ill by vgpud's record."""
 
     def __init__(self, config: str, faults: Any) -> None:
         super().__init__(config, faults)
-        subprocess._USE_VFORK = False  # type: ignore[attr-defined] - its child blocks the signal by which calls are shown
-        HealthMonitor.start = HealthMonitor.open  # type: ignore[method-assign]
         BackgroundServices._start_grant_gc = lambda _: None  # type: ignore[method-assign]
-        health_monitor.Pace = lambda: Pace(0.2, 1e9, 60.0, 0.005, 1e9, 0.0, 0.0)  # type: ignore[misc, assignment]
         self.passed = 0.0
-        self.phases = {"round": self.round, "probes": self.probes, "start": self.start}
+        self.phases = {"round": self.round, "start": self.start}
         self.plugin = self.made()
         self.settle()
         self.allocated = 0
@@ -73,61 +70,21 @@ class Plugin(Watched):
         made.inventory.clock = made.background.clock = lambda: time.monotonic() + self.passed
         return made
 
-    @property
-    def monitor(self) -> HealthMonitor | None:
-        return self.plugin.background.health
-
     def settle(self) -> None:
         for _ in range(2):
             self.passed += 100.0
             self.plugin.round()
-        monitor = self.monitor
-        assert monitor is not None
-        monitor._not_before = 0.0
-        self.answered(monitor, lambda: False)
-
-    def answered(self, monitor: HealthMonitor, failed: Callable[[], object]) -> None:
-        """Rounds of the monitor until the processes of both cards have answered, or the monitor has failed."""
-        for number in range(WAITS):
-            monitor._step("answers", monitor._sleep)
-            monitor.round()
-            if monitor._session and all(probe.messages > 2 for probe in monitor._probes()):
-                return
-            if number > LASTING and failed():
-                return
-        assert failed(), f"no answer: {self.log.stream.getvalue()[-1000:]}"  # type: ignore[attr-defined]
 
     def round(self) -> Iterator[None]:
-        """Rounds of the loop and of the monitor; inventory and faults are read and written again in each."""
-        monitor = self.monitor
-        assert monitor is not None
+        """Rounds of the loop; the inventory is read again in each."""
         yield
         for _ in range(LASTING):
             self.passed += GRACE
             self.plugin.inventory._file = (-1,)
-            monitor._to_save = True
             self.plugin.round()
-            monitor.round()
-            monitor._step("answers", monitor._sleep)
-
-    def probes(self) -> Iterator[None]:
-        """The processes that hold NVML end and start again."""
-        monitor = self.ended()
-        monitor._not_before, monitor._next_apart = 0.0, {}
-        yield
-        self.answered(monitor, lambda: monitor.conditions.present or self.faults.hits > LASTING)
-
-    def ended(self) -> HealthMonitor:
-        """The monitor, without its processes."""
-        monitor = self.monitor
-        assert monitor is not None
-        for probe in list(monitor._probes()):
-            monitor._end(probe)
-        return monitor
 
     def start(self) -> Iterator[None]:
         """Another plugin starts in place of this one; systemd starts it again if it ends."""
-        self.ended()
         self.plugin.close()
         yield
         try:
@@ -150,22 +107,48 @@ class Plugin(Watched):
 
 
 class Vgpud(Watched):
-    """vgpud of such a node."""
+    """vgpud of such a node, whose second card has a recorded fault that needs a reset."""
 
     def __init__(self, config: str, faults: Any) -> None:
         super().__init__(config, faults)
+        health_monitor.Pace = lambda: Pace(0.2, 1e9, 60.0, 1e9, 0.0, 0.0)  # type: ignore[misc, assignment]
         self.daemon = Daemon(config, self.log, self.notifier)
-        self.phases = {"round": self.round}
+        self.phases = {"round": self.round, "probes": self.probes}
         self.settle()
 
     def settle(self) -> None:
         for _ in self.round():
             pass
+        self.monitor._not_before = 0.0
+        self.answered(lambda: False)
+
+    @property
+    def monitor(self) -> HealthMonitor:
+        return self.daemon.card_health
+
+    def answered(self, failed: Callable[[], object]) -> None:
+        """Rounds of the monitor until the processes of both cards have answered, or the monitor has failed."""
+        for number in range(WAITS):
+            self.monitor.look(self.daemon.inventory.found)
+            if self.monitor._session and all(probe.messages > 2 for probe in self.monitor._probes()):
+                return
+            if number > LASTING and failed():
+                return
+            self.daemon._wait(0.01)
+        assert failed(), f"no answer: {self.log.stream.getvalue()[-1000:]}"  # type: ignore[attr-defined]
+
+    def probes(self) -> Iterator[None]:
+        """The processes that hold NVML end and start again."""
+        self.monitor.close_nvml()
+        self.monitor._not_before, self.monitor._next_apart = 0.0, {}
+        yield
+        self.answered(lambda: self.monitor.not_known() or self.faults.hits > LASTING)
 
     def round(self) -> Iterator[None]:
-        """An inventory is taken anew, and a round is recorded."""
+        """An inventory is taken anew, a round is recorded, and so is the cards' health."""
         refresher = self.daemon.inventory
         refresher._taken, refresher._file, refresher._not_before = (), (-1,), 0.0
+        self.monitor._to_save = True
         yield
         self.daemon.round()
         for number in range(WAITS):
@@ -177,14 +160,16 @@ class Vgpud(Watched):
         self.daemon.round()
 
     def state(self) -> object:
-        """The cards in force, on disk, and in the round's record with the plugin's faults."""
+        """The cards in force, on disk, and in the round's record; their health, and as it is recorded."""
         run_dir = self.daemon.settings.run_dir
         found = self.daemon.inventory.found
         in_force = [card.uuid for card in found.cards] if found else []
         on_disk = inventory.read(run_dir).record()
         shown: Any = records.read(paths.round_record(run_dir))["cards"]
         rows = [(row["uuid"], row["memory"], row["fault"]) for row in shown]
-        return in_force, on_disk["cards"], on_disk["devices"], rows
+        recorded = health.read(run_dir, staleness.boot_id())
+        ill = self.monitor.reasons(), recorded.reasons if recorded else None
+        return in_force, on_disk["cards"], on_disk["devices"], rows, ill
 
 
 PROGRAMS = {"plugin": Plugin, "vgpud": Vgpud}

@@ -31,6 +31,7 @@ FLOORS = (
     ("vgpu.node.doctor",),
     ("vgpu.node.runtimes",),
     ("vgpu.node.daemon",),
+    ("vgpu.node.cards",),
     ("vgpu.node.driver",),
     ("vgpu.node.service",),
     ("vgpu.hook",),
@@ -57,7 +58,7 @@ TOO_SLOW_FOR_THE_HOOK = {
     "dataclasses", "enum", "typing", "pathlib", "logging", "subprocess", "re", "json", "threading", "collections",
     "functools", "inspect", "shutil", "tempfile", "contextlib", "argparse",
 }  # fmt: skip
-USERS_OF_PYNVML = {"vgpu.node.driver.nvml", "vgpu.plugin.cards.nvml_probe"}
+USERS_OF_PYNVML = {"vgpu.node.driver.nvml", "vgpu.node.cards.nvml_probe"}
 
 
 def sources() -> dict[str, Path]:
@@ -242,4 +243,4 @@ def test_floors_are_read_as_they_are_written(importer: str, target: str, allowed
 
 def test_reached_follows_packages_and_late_imports() -> None:
     loaded = reached("vgpu.plugin.background")
-    assert {"vgpu.plugin.apiserver.agent", "vgpu.plugin.cards.health_monitor", "vgpu.hook"} <= loaded
+    assert {"vgpu.plugin.apiserver.agent", "vgpu.plugin.kubelet.grant_gc", "vgpu.hook"} <= loaded

@@ -17,8 +17,8 @@ SLOW = (
 )  # fmt: skip
 #: What the plugin loads when kubelet knows of the cards already.
 LATER = (
-    "kubernetes", "pynvml", "yaml", "jsonschema", "click", "http.server", "vgpu.plugin.cards.health_monitor",
-    "vgpu.plugin.kubelet.grant_gc", "vgpu.plugin.apiserver", "psutil", "tabulate", "importlib.metadata",
+    "kubernetes", "pynvml", "yaml", "jsonschema", "click", "http.server", "vgpu.plugin.kubelet.grant_gc",
+    "vgpu.plugin.apiserver", "psutil", "tabulate", "importlib.metadata",
 )  # fmt: skip
 #: Modules of the hook's process that are imported together.
 HOOK = [

@@ -1,4 +1,4 @@
-"""The background services: probes, health monitor, garbage collection of grants, access to the API server.
+"""The background services: probes, garbage collection of grants, access to the API server.
 
 Belongs here: starting and stopping the services. Each module is imported when its service starts, which is after
 registration with kubelet. No service can end the plugin: `BackgroundServices` logs one that cannot start, tries it
@@ -13,14 +13,12 @@ from collections.abc import Callable, Set
 from typing import TYPE_CHECKING
 
 from vgpu.config.errors import VgpuError
-from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
 from vgpu.node.service.log import Conditions
 from vgpu.plugin.cards.driver_upgrade import DriverUpgrade
 
 if TYPE_CHECKING:
     from vgpu.plugin.apiserver import Agent
-    from vgpu.plugin.cards.health_monitor import HealthMonitor
     from vgpu.plugin.kubelet.grant_gc import GrantGc
     from vgpu.plugin.probes import Check, Probes
 
@@ -29,15 +27,14 @@ SERVICE_HOST = "KUBERNETES_SERVICE_HOST"  #: environment variable that kubelet s
 RETRY = 30.0  #: seconds after which a service that could not start is tried again
 #: Seconds to wait for the garbage collection's thread. It may be waiting for kubelet; leaving it behind tears no file.
 JOIN = 3.0
-MAX_SILENCE = 120.0  #: seconds without a sign of life after which the health monitor counts as hanging
 
 
 class BackgroundServices:
     """The services of one state of the settings. `look` starts those that are due and not running.
 
-    The health monitor calls `changed` when a card's health has changed. `all_reasons` returns card uuid -> why the card
-    is unhealthy, `faults` those that are out of order themselves, in words; any thread may call both. NVML is closed
-    while `upgrade` has a reason, which the agent takes from the node's labels.
+    `all_reasons` returns card uuid -> why the card is unhealthy, `faults` those that are out of order themselves, in
+    words; any thread may call both. The agent takes the reason of `upgrade` from the node's labels, and calls `changed`
+    when it is another one.
     """
 
     def __init__(
@@ -60,40 +57,21 @@ class BackgroundServices:
         self.all_reasons = all_reasons
         self.clock = clock
         self.probes: Probes | None = None
-        self.health: HealthMonitor | None = None
         self.agent: Agent | None = None
-        self._watched: list[tuple[str, int, str]] = []
         self._grant_gc: GrantGc | None = None
         self._grant_gc_thread: threading.Thread | None = None
         self._stopped = threading.Event()
         self._next: dict[str, float] = {}
 
-    def prepare(self, cards: list[Card]) -> None:
-        """Load the faults that an earlier plugin recorded, so that the first list to kubelet contains them."""
-        if self.health is None:
-            self.health = self._new_health(cards)
-
-    def _new_health(self, cards: list[Card]) -> HealthMonitor:
-        from vgpu.plugin.cards.health_monitor import HealthMonitor  # noqa: PLC0415
-
-        return HealthMonitor(self.settings, cards, self.conditions.log, self.changed, away=lambda: self.upgrade.reason)
-
-    def driver_upgrade_changed(self) -> None:
-        """The reason of `upgrade` is another one: open or close NVML now."""
-        if self.health is not None:
-            self.health.wake()
-
-    def look(self, cards: list[Card]) -> None:
-        """Start the services that are due. `cards`: the cards that kubelet is offered; empty until then.
+    def look(self, offered: bool) -> None:
+        """Start the services that are due. `offered`: whether kubelet is offered cards.
 
         The main loop calls this in each round, and kubelet's new checkpoint begins one.
         """
         if self.settings.text("plugin.http") and self.probes is None:
             self._start("probes", self._start_probes)
-        if not cards:
+        if not offered:
             return
-        if self._watched != _addresses(cards):
-            self._start("health", lambda: self._start_health(cards))
         if self._grant_gc is None:
             self._start("expiry", self._start_grant_gc)
         else:
@@ -105,33 +83,17 @@ class BackgroundServices:
         self._stopped.set()
         if self.probes is not None:
             self.probes.close()
-        if self.health is not None:
-            self.health.stop()
         if self.agent is not None:
             self.agent.stop()
         if self._grant_gc is not None and self._grant_gc_thread is not None:
             self._grant_gc.wake()
             self._grant_gc_thread.join(JOIN)
-        self.probes = self.health = self.agent = self._grant_gc = self._grant_gc_thread = None
-
-    def reasons(self) -> dict[str, str]:
-        """Card uuid -> why the health monitor finds the card unhealthy."""
-        found = self.health.reasons() if self.health is not None else {}
-        return {uuid: reason for uuid, reason in found.items() if reason}
-
-    def health_not_known(self) -> bool:
-        """Whether the health monitor could not find out something about the cards in its last round."""
-        return self.health is not None and self.health.not_known()
+        self.probes = self.agent = self._grant_gc = self._grant_gc_thread = None
 
     def handed_over(self, grant_id: str) -> None:
         if self.agent is not None:
             self.agent.handed_over(grant_id)
         self._look_at_grants()
-
-    def hanging(self) -> str:
-        """A sentence that names the service that hangs; "" when none does."""
-        late = self.health is not None and self.health.silent() > MAX_SILENCE
-        return "the health monitor hangs" if late else ""
 
     def _start(self, name: str, start: Callable[[], None]) -> None:
         if not self._is_due(name):
@@ -154,15 +116,6 @@ class BackgroundServices:
         from vgpu.plugin.probes import Probes  # noqa: PLC0415  # these imports come after registration
 
         self.probes = Probes(self.settings.text("plugin.http"), self.checks)
-
-    def _start_health(self, cards: list[Card]) -> None:
-        if self.health is not None and self._watched:
-            self.health.stop()  # its reasons stay until the next one has them
-            self._watched = []
-        if self.health is None or self.health.stopped():
-            self.health = self._new_health(cards)
-        self.health.start()
-        self._watched = _addresses(cards)
 
     def _start_grant_gc(self) -> None:
         from vgpu.plugin.kubelet.grant_gc import GrantGc  # noqa: PLC0415
@@ -202,8 +155,3 @@ class BackgroundServices:
         self.upgrade.say(reason)
         if reason != self.upgrade.reason:
             self.changed()
-
-
-def _addresses(cards: list[Card]) -> list[tuple[str, int, str]]:
-    """What the health monitor needs of each card. A new inventory with the same cards does not restart the monitor."""
-    return [(card.uuid, card.minor, card.bus_id) for card in cards]

@@ -1,7 +1,7 @@
 """The device plugin's process: one instance per node, one loop, signals.
 
 Belongs here: the order of the steps. Settings, inventory, sockets and registration come first and load no library but
-grpc. The background services (health monitor, API server, garbage collection of grants, probes) start afterwards.
+grpc. The background services (API server, garbage collection of grants, probes) start afterwards.
 Between rounds the process sleeps in poll(2) until kubelet's directory changes, a stream ends, a signal arrives, or TICK
 seconds are over. What a step does belongs to the modules that it calls. Runs as root.
 """
@@ -31,6 +31,7 @@ from vgpu.node.service.sd_notify import Notifier
 from vgpu.plugin import inotify
 from vgpu.plugin.background import BackgroundServices
 from vgpu.plugin.cards.driver_upgrade import DriverUpgrade
+from vgpu.plugin.cards.health import CardHealth
 from vgpu.plugin.cards.inventory import InventoryMonitor
 from vgpu.plugin.kubelet import device_tags
 from vgpu.plugin.kubelet.allocate import Allocator
@@ -70,6 +71,7 @@ class DevicePlugin:
         self._state: plugin_state.State = {}  # as vgpud knows it
         self._state_written = 0.0
         self.boot_id = staleness.boot_id()
+        self.health = CardHealth(self.settings.run_dir, self.boot_id)
         self._parts(Allocator(self.settings))
 
     def _parts(self, allocator: Allocator) -> None:
@@ -107,11 +109,13 @@ class DevicePlugin:
             self._look_at_upgrade()
             self.inventory.look()
             self.conditions.set("cards not known", self.inventory.not_known)
+            self.health.look()
+            self.conditions.set("card health not known", self.health.not_known)
             self._part("cards", self._offer)
             self._watch_kubelet()
             self._due = self.clock() + TICK
             self._part("registration", self._register)
-        self._part("services", lambda: self.background.look(self.inventory.cards if self.servers else []))
+        self._part("services", lambda: self.background.look(bool(self.servers)))
         self._part("state", self._record_state)
         if not self.ready:  # kubelet may be ordered after this unit, so readiness does not wait for kubelet
             self.ready = True
@@ -134,8 +138,8 @@ class DevicePlugin:
 
     def health_known(self) -> bool:
         """Whether the last round could look at the cards."""
-        blind = self.inventory.not_known or "driver upgrade file" in self.conditions.present
-        return not (blind or self.background.health_not_known())
+        blind = self.inventory.not_known or self.health.not_known
+        return not (blind or "driver upgrade file" in self.conditions.present)
 
     def _record_state(self) -> None:
         """Write the plugin's state for vgpud, when it has changed or is about to be too old."""
@@ -170,7 +174,7 @@ class DevicePlugin:
     def is_alive(self) -> tuple[bool, str]:
         """(whether the main loop and the services make progress, the state in words)."""
         late = self.clock() - self._due
-        hanging = "the main loop hangs" if late > MAX_LATE else self.background.hanging()
+        hanging = "the main loop hangs" if late > MAX_LATE else ""
         return not hanging, hanging or "ok"
 
     def wake(self) -> None:
@@ -182,7 +186,6 @@ class DevicePlugin:
 
     def _look_at_upgrade(self) -> None:
         """While the GPU operator upgrades the driver NVML is closed, and no card is offered."""
-        before = self.driver_upgrade.reason
         problem = ""
         try:
             self.driver_upgrade.look()
@@ -194,8 +197,6 @@ class DevicePlugin:
         reason = self.driver_upgrade.reason
         self.conditions.set("driver upgrade", f"NVML is closed, no card is offered: {reason}" if reason else "")
         self.inventory.stale_counts = bool(reason)
-        if reason != before:
-            self.background.driver_upgrade_changed()
 
     def _offer(self) -> None:
         """Create the servers for the resources of settings and cards, and update their device lists."""
@@ -203,7 +204,6 @@ class DevicePlugin:
         if not cards:
             self._without_cards()
             return
-        self.background.prepare(cards)
         reasons = self._reasons()
         if self._offered == (cards, reasons):
             return
@@ -233,7 +233,7 @@ class DevicePlugin:
         """
         if self.driver_upgrade.reason:
             return {}
-        found = {**self.inventory.lost(), **self.background.reasons()}
+        found = {**self.inventory.lost(), **self.health.reasons}
         return {uuid: f"{self.inventory.known[uuid].label()}: {text}" for uuid, text in found.items()}
 
     def _kept_tags(self, cards: list[Card]) -> dict[str, str]:
@@ -263,7 +263,7 @@ class DevicePlugin:
     def _reasons(self) -> dict[str, str]:
         if self.driver_upgrade.reason:
             return dict.fromkeys(self.inventory.known, self.driver_upgrade.reason)
-        return {**self.background.reasons(), **self.inventory.reasons()}
+        return {**self.health.reasons, **self.inventory.reasons()}
 
     # Settings
 

@@ -168,13 +168,6 @@ def test_each_role_can_be_left_out(right: str) -> None:
     assert len(rights(**{right: False})) == 2
 
 
-def test_the_plugin_without_privileges() -> None:
-    plain = by_name(helm.objects(values={"plugin": {"privileged": False}}))["DaemonSet", "vgpu-system", "vgpu-node"]
-    contexts = {one["name"]: one["securityContext"] for one in plain["spec"]["template"]["spec"]["containers"]}
-    assert contexts["device-plugin"]["capabilities"] == {"drop": ["ALL"]}
-    assert contexts["device-plugin"]["privileged"] is False
-
-
 def test_removal_replaces_what_runs_and_keeps_no_folder_of_its_own() -> None:
     objects = by_name(helm.objects(values={"remove": True}))
     assert not [name for kind, _, name in objects if kind == "ConfigMap"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from daemons import wait_for
-from plugin_inputs import make_cards, make_settings
+from plugin_inputs import make_settings
 
 from vgpu.config.errors import VgpuError
 from vgpu.node.service.log import Conditions, Log
@@ -18,13 +18,12 @@ from vgpu.plugin.background import RETRY, BackgroundServices
 
 
 class Part:
-    """A stand-in for HealthMonitor, GrantGc and Agent; `made` are all of its kind."""
+    """A stand-in for GrantGc and Agent; `made` are all of its kind."""
 
     def __init__(self, *arguments: object, **named: object) -> None:
         self.arguments = arguments
         self.named = named
         self.calls: list[str] = []
-        self.silence = 0.0
         self.rounds = threading.Event()
 
     def start(self) -> None:
@@ -32,15 +31,6 @@ class Part:
 
     def stop(self) -> None:
         self.calls.append("stop")
-
-    def reasons(self) -> dict[str, str]:
-        return {"GPU-00": "Xid 79", "GPU-01": ""}
-
-    def silent(self) -> float:
-        return self.silence
-
-    def stopped(self) -> bool:
-        return "stop" in self.calls
 
     def run(self, stopped: threading.Event) -> None:
         self.rounds.set()
@@ -62,10 +52,9 @@ class Part:
 
 class Bed:
     def __init__(self, directory: Path, monkeypatch, **values: object) -> None:
-        self.made: dict[str, list[Part]] = {"HealthMonitor": [], "GrantGc": [], "Agent": []}
+        self.made: dict[str, list[Part]] = {"GrantGc": [], "Agent": []}
         self.error: Exception | None = None
         for module, name in (
-            ("cards.health_monitor", "HealthMonitor"),
             ("kubelet.grant_gc", "GrantGc"),
             ("apiserver", "Agent"),
         ):
@@ -90,7 +79,7 @@ class Bed:
         return self.made[name][-1]
 
     def counts(self) -> list[int]:
-        return [len(self.made[name]) for name in ("HealthMonitor", "GrantGc", "Agent")]
+        return [len(self.made[name]) for name in ("GrantGc", "Agent")]
 
 
 @pytest.fixture
@@ -108,12 +97,12 @@ def make_bed(tmp_path: Path, monkeypatch):
 
 def test_nothing_starts_without_cards(make_bed) -> None:
     bed = make_bed(kubernetes__api="always")
-    bed.background.look([])
-    assert bed.counts() == [0, 0, 0]
-    bed.background.look(make_cards())
-    assert bed.counts() == [1, 1, 1]
-    bed.background.look(make_cards())
-    assert bed.counts() == [1, 1, 1]
+    bed.background.look(False)
+    assert bed.counts() == [0, 0]
+    bed.background.look(True)
+    assert bed.counts() == [1, 1]
+    bed.background.look(True)
+    assert bed.counts() == [1, 1]
     (grant_gc,) = bed.made["GrantGc"]
     assert grant_gc.rounds.wait(120)
     assert grant_gc.calls == ["look"], "at kubelet's checkpoint, in each round of the main loop"
@@ -123,34 +112,14 @@ def test_nothing_starts_without_cards(make_bed) -> None:
 
 def test_what_the_api_server_says_of_pods_reaches_the_collection_of_grants(make_bed) -> None:
     bed = make_bed()
-    bed.background.look(make_cards())
+    bed.background.look(True)
     assert bed.made["GrantGc"][0].arguments[2]() == set(), "without access"  # type: ignore[operator]
     bed = make_bed(kubernetes__api="always")
-    bed.background.look(make_cards())
+    bed.background.look(True)
     (grant_gc,), (agent,) = bed.made["GrantGc"], bed.made["Agent"]
     assert grant_gc.arguments[2]() == {"uid"}  # type: ignore[operator]
     agent.named["pod_over"]()  # type: ignore[operator]
     assert grant_gc.calls == ["wake"]
-
-
-def test_health_starts_again_with_other_cards(make_bed) -> None:
-    bed = make_bed()
-    bed.background.look(make_cards(1))
-    bed.now += RETRY
-    bed.background.look(make_cards(2))
-    first, second = bed.made["HealthMonitor"]
-    assert first.calls == ["start", "stop"]
-    assert second.calls == ["start"]
-    assert bed.background.reasons() == {"GPU-00": "Xid 79"}
-
-
-def test_a_health_monitor_that_hangs_is_reported(make_bed) -> None:
-    bed = make_bed()
-    assert bed.background.hanging() == ""
-    bed.background.look(make_cards())
-    assert bed.background.hanging() == ""
-    bed.made["HealthMonitor"][0].silence = 1e6
-    assert bed.background.hanging() == "the health monitor hangs"
 
 
 @pytest.mark.parametrize(
@@ -167,7 +136,7 @@ def test_use_of_the_api(make_bed, monkeypatch, api: str, kubeconfig: str, in_pod
     bed = make_bed(kubernetes__api=api, kubernetes__kubeconfig=kubeconfig)
     if in_pod:
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    bed.background.look(make_cards())
+    bed.background.look(True)
     assert len(bed.made["Agent"]) == expected
     bed.background.handed_over("grant")
     for agent in bed.made["Agent"]:
@@ -179,7 +148,7 @@ def test_use_of_the_api(make_bed, monkeypatch, api: str, kubeconfig: str, in_pod
 def test_the_daemonsets_node_name_comes_before_the_hosts(make_bed, monkeypatch) -> None:
     bed = make_bed(kubernetes__api="always")
     monkeypatch.setenv("NODE_NAME", "gpu-7")
-    bed.background.look(make_cards())
+    bed.background.look(True)
     assert bed.made["Agent"][0].arguments[2] == "gpu-7"
 
 
@@ -190,37 +159,35 @@ def test_a_service_that_cannot_start_is_reported_once_and_tried_again(make_bed, 
     bed = make_bed(kubernetes__api="always")
     bed.error = error
     for _ in range(3):
-        bed.background.look(make_cards())
-    assert set(bed.conditions.present) == {"health", "expiry", "kubernetes"}
-    assert bed.log.getvalue().count("\n") == 3
+        bed.background.look(True)
+    assert set(bed.conditions.present) == {"expiry", "kubernetes"}
+    assert bed.log.getvalue().count("\n") == 2
     bed.background.handed_over("grant")
-    assert bed.background.reasons() == {}
     bed.error = None
     bed.now += RETRY
-    bed.background.look(make_cards())
-    assert bed.counts() == [1, 1, 1]
+    bed.background.look(True)
+    assert bed.counts() == [1, 1]
     assert bed.conditions.present == {}
 
 
 def test_probes_at_an_address_in_use_come_when_it_is_free(make_bed) -> None:
     other = make_bed(plugin__http="127.0.0.1:0")
-    other.background.look([])
+    other.background.look(False)
     assert other.background.probes is not None
     bed = make_bed(plugin__http=f"127.0.0.1:{other.background.probes.port}")
-    bed.background.look([])
+    bed.background.look(False)
     assert "Address already in use" in bed.conditions.present["probes"]
     other.background.probes.close()
     other.background.probes = None
     bed.now += RETRY
-    bed.background.look([])
+    bed.background.look(False)
     assert bed.conditions.present == {}
 
 
 def test_stop_ends_all_of_it(make_bed) -> None:
     bed = make_bed(kubernetes__api="always", plugin__http="127.0.0.1:0")
-    bed.background.look(make_cards())
+    bed.background.look(True)
     bed.background.stop()
-    assert bed.made["HealthMonitor"][0].calls == ["start", "stop"]
     assert bed.made["Agent"][0].calls == ["start", "stop"]
     assert sorted(bed.made["GrantGc"][0].calls) == ["ended", "wake"]
     wait_for(lambda: "grant-gc" not in {thread.name for thread in threading.enumerate()})

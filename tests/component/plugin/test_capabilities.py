@@ -77,7 +77,6 @@ def test_they_are_those_of_the_unit() -> None:
 
 
 def test_a_program_does_without_what_its_container_lacks() -> None:
-    """As the plugin with the chart's plugin.privileged: false."""
     kept = json.dumps([*capabilities.PLUGIN.values()])
     command = [sys.executable, "-c", START, "[]", START, kept, "print(open('/proc/self/status').read())"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

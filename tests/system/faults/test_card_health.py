@@ -1,9 +1,9 @@
 """An error of the plugin's or vgpud's own process at each system call on which card health depends: no card changes.
 
-The calls are those of a trace: the rounds of both programs on a simulated node of two cards, with the processes that
-probe the cards and the worker that takes the inventory (fault_health). One card has a recorded fault. It stays ill and
-the other one well, and Allocate is answered, while the call fails again and again, and afterwards. `make test` takes
-some faults by rotation, `make test-long` all.
+The calls are those of a trace: the rounds of both programs on a simulated node of two cards, with vgpud's processes
+that probe the cards and its worker that takes the inventory (fault_health). One card has a recorded fault. It stays
+ill and the other one well, and Allocate is answered, while the call fails again and again, and afterwards. `make test`
+takes some faults by rotation, `make test-long` all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import pytest
 from fault_bed import Fault, Outcome, Tools
 from fault_journal import Journal
 
-from vgpu.config import health, inventory, paths, records
+from vgpu.config import health, inventory
+from vgpu.config.clock import since_boot
 from vgpu.hook.linux import staleness
 
 pytestmark = pytest.mark.root
@@ -29,8 +30,11 @@ pytestmark = pytest.mark.root
 ERRORS = ("EMFILE", "ENFILE", "ENOMEM", "EAGAIN", "EINTR", "EACCES", "EIO")
 #: Program -> its phases, and the functions in which it finds out what its cards are.
 LOOKS = {
-    "plugin": (("round", "probes", "start"), ("main.round", "health_monitor.", "main.__init__")),
-    "vgpud": (("round",), ("inventory_refresh.", "main._look_at_upgrade", "round_record._look_at_plugin")),
+    "plugin": (("round", "start"), ("main.round", "health.", "main.__init__")),
+    "vgpud": (
+        ("round", "probes"),
+        ("inventory_refresh.", "main._look_at_upgrade", "health_monitor.", "probe_process."),
+    ),
 }
 
 
@@ -46,10 +50,9 @@ class Program:
         self.node.take_inventory()
         ill = inventory.read(self.node.settings.run_dir).cards[1]
         version = staleness.driver_version(self.node.settings.text("driver.proc_root"))
-        fault = {"card": ill.uuid, "text": "Xid 62, reset", "at": 1.0, "reset": True}
-        records.write(paths.health(self.node.settings.run_dir), {
-            "version": health.VERSION, "boot_id": staleness.boot_id(), "driver": [version, 0], "faults": [fault],
-        })  # fmt: skip
+        fault: dict[str, object] = {"card": ill.uuid, "text": "Xid 62, reset", "at": 1.0, "reset": True}
+        record = health.Health({ill.uuid: "Xid 62"}, True, since_boot(), [version, 0], [fault])
+        health.write(self.node.settings.run_dir, record, staleness.boot_id())
         self.process: subprocess.Popen[str] | None = None
 
     def ask(self, order: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 
-from vgpu.config import claims, foreign, grants, limits, paths, records
+from vgpu.config import claims, foreign, grants, health, limits, paths, records
 from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
@@ -104,6 +104,7 @@ class Ledger:
         "_attempt",
         "_clock",
         "_foreign",
+        "_ill",
         "_sleep",
         "boot_id",
         "cards",
@@ -136,6 +137,7 @@ class Ledger:
         self.virtual_memory = settings.flag("scaling.virtual_memory") and settings.number("scaling.memory") > 1
         self.notes: list[str] = []
         self._foreign: dict[str, list[User]] | None = None
+        self._ill: dict[str, str] | None = None
         self._attempt = Attempt()
         self._clock = clock
         self._sleep = sleep
@@ -347,6 +349,16 @@ class Ledger:
             self._foreign = {uuid: [user for user in users if self._computes(user)] for uuid, users in seen.items()}
         return self._foreign
 
+    def ill(self) -> dict[str, str]:
+        """The cards that no new container gets, by uuid, and why, as vgpud has recorded it."""
+        if self._ill is None:
+            try:
+                self._ill = health.ill(self.run_dir, self.boot_id, since_boot())
+            except VgpuError as error:
+                self.notes.append(str(error))
+                self._ill = {}
+        return self._ill
+
     def describe(self, allocation: Allocation) -> list[str]:
         """For the log: the cards, and the foreign processes that compute on them."""
         cards = ", ".join(card.label() for card in allocation.cards)
@@ -466,7 +478,7 @@ class Ledger:
         return found
 
     def _allocated(self, request: Request, totals: Totals, by_kubelet: bool = False) -> Allocation:
-        cards = placement.place(request, self.cards, totals.cards, self.policy, by_kubelet)
+        cards = placement.place(request, self.cards, totals.cards, self.policy, by_kubelet, self.ill())
         return from_request(request, cards, self.virtual_memory)
 
     def _record(self, start: Start, allocation: Allocation, mine: list[Grant], priority: int) -> None:

@@ -106,14 +106,16 @@ class Policy:
 
 
 def place(
-    request: Request, cards: list[Card], commitments: dict[str, Commitment], policy: Policy, by_kubelet: bool = False
-) -> list[Card]:
+    request: Request, cards: list[Card], commitments: dict[str, Commitment], policy: Policy, by_kubelet: bool = False,
+    ill: dict[str, str] | None = None,
+) -> list[Card]:  # fmt: skip
     """`request.gpus` different cards in the order of their indexes; NoFit with the reason when there are none.
 
-    `request.fixed` is the scheduler's choice: those cards or none, without regard to the wishes. `request.preferred` is
-    taken when it names exactly `gpus` cards that fit, wishes included. Commitments of unknown cards are ignored; a card
-    without a commitment is free. A refusal of a container that kubelet admitted (`by_kubelet`) says so when only all
-    cards together have the room: kubelet counts them together.
+    `request.fixed` is the scheduler's choice: those cards or none, without regard to the wishes and to `ill`, the cards
+    that no new container gets (uuid -> why). `request.preferred` is taken when it names exactly `gpus` cards that fit,
+    wishes included. Commitments of unknown cards are ignored; a card without a commitment is free. A refusal of a
+    container that kubelet admitted (`by_kubelet`) says so when only all cards together have the room: kubelet counts
+    them together.
     """
     _check(request)
     node = sorted(cards, key=lambda card: (card.index, card.uuid))
@@ -122,20 +124,24 @@ def place(
     held = [commitments.get(card.uuid) or _FREE for card in node]
     if request.fixed:
         return _fixed(request, node, held, policy)
-    reasons = refusals(request, node, commitments, policy)
+    reasons = refusals(request, node, commitments, policy, ill or {})
     fitting = [at for at, reason in enumerate(reasons) if not reason]
     pools = _preferred(request, node, fitting) or _pools(request, node, fitting)
     if not pools:
-        fragments = _fragments(request, node, held, policy) if by_kubelet else ""
+        fragments = _fragments(request, node, held, policy, ill or {}) if by_kubelet else ""
         raise NoFit(_explain(request, node, fitting, reasons, fragments))
     choose = _whole_cards if request.exclusive else _shares
     return [node[at] for at in choose(request, node, held, pools, policy)]
 
 
-def refusals(request: Request, cards: list[Card], commitments: dict[str, Commitment], policy: Policy) -> list[str]:
+def refusals(
+    request: Request, cards: list[Card], commitments: dict[str, Commitment], policy: Policy, ill: dict[str, str]
+) -> list[str]:
     """For each of `cards` the reason why it cannot be one of the request's, "" where it can."""
     return [
-        _wish_refusal(card, request.wishes) or _refusal(card, request, commitments.get(card.uuid) or _FREE, policy)
+        _wish_refusal(card, request.wishes)
+        or (f"unhealthy: {shown(ill[card.uuid])}" if card.uuid in ill else "")
+        or _refusal(card, request, commitments.get(card.uuid) or _FREE, policy)
         for card in cards
     ]
 
@@ -256,10 +262,9 @@ def _memory_refusal(card: Card, request: Request, held: Commitment, policy: Poli
     return "" if wanted <= free else f"memory {_mib(max(free, 0))} MiB free of {_mib(capacity)}"
 
 
-def _fragments(request: Request, node: list[Card], held: list[Commitment], policy: Policy) -> str:
+def _fragments(request: Request, node: list[Card], held: list[Commitment], policy: Policy, ill: dict[str, str]) -> str:
     """What the cards have free together, where that would be enough; "" where it is not."""
-    suited = [at for at, card in enumerate(node)
-              if not (_wish_refusal(card, request.wishes) or _refusal(card, request, _FREE, policy))]  # fmt: skip
+    suited = [at for at, reason in enumerate(refusals(request, node, {}, policy, ill)) if not reason]
     usable = [at for at in suited if not held[at].exclusive]
     cores = sum(max(policy.cores() - held[at].cores, 0) for at in usable)
     memory = sum(max(policy.memory(node[at]) - held[at].memory, 0) for at in usable)

@@ -18,7 +18,7 @@ from vgpu.config import settings
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.output import output_option, print_json, print_table, print_text, wide_option
-from vgpu.node.doctor import causes, cdi_devices, coexistence, host, image, node, repairs, runtimes
+from vgpu.node.doctor import card_health, causes, cdi_devices, coexistence, host, image, node, repairs, runtimes
 from vgpu.node.doctor.findings import FAILURE, OK, Check, CheckContext, Finding, examine
 from vgpu.node.doctor.repairs import Repair
 from vgpu.node.service import installation, privilege
@@ -41,6 +41,7 @@ CHECKS: dict[str, Check] = {
     "dry run": node.dry_run,
     "registration": runtimes.runtime_configuration,
     "CDI": cdi_devices.cdi,
+    "card health": card_health.card_health,
     "daemon": node.daemon,
     "NVIDIA's runtime": runtimes.nvidia,
     "containers": coexistence.containers,

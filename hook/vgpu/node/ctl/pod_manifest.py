@@ -147,9 +147,9 @@ def _placed(
         wanted = resolve(mine, _wanted(pod, name, mine, settings), ledger.cards, ledger.terms).request
     except VgpuError as error:
         return Placed(name, "", [], str(error), []), None
-    reasons = list(zip(ledger.cards, placement.refusals(wanted, ledger.cards, held, ledger.policy)))
+    reasons = list(zip(ledger.cards, placement.refusals(wanted, ledger.cards, held, ledger.policy, ledger.ill())))
     try:
-        cards = placement.place(wanted, ledger.cards, held, ledger.policy, by_kubelet=True)
+        cards = placement.place(wanted, ledger.cards, held, ledger.policy, by_kubelet=True, ill=ledger.ill())
     except NoFit as error:
         return Placed(name, wanted.describe(), [], str(error), reasons), None
     return Placed(name, wanted.describe(), cards, "", reasons), wanted

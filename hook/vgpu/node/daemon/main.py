@@ -32,6 +32,7 @@ from vgpu.hook import error_line
 from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import staleness
+from vgpu.node.cards.health_monitor import HealthMonitor
 from vgpu.node.daemon.card_use import CardUseMonitor
 from vgpu.node.daemon.context_sizes import ContextSizes
 from vgpu.node.daemon.copy_removal import CopyRemoval
@@ -58,7 +59,7 @@ TICK = 2.0
 WORKER_TICK = 0.05  #: seconds from a worker's answer to its use: by then the kernel has released the worker
 READY_AFTER = 30.0  #: seconds: vgpud reports that it is ready after the first inventory, or after this time
 #: The parts that find out which cards there are, and whether the driver may be used.
-CARD_HEALTH = {"inventory file", "driver upgrade file"}
+CARD_HEALTH = {"inventory file", "driver upgrade file", "card health"}
 MAX_AGE = 1.0  #: seconds for which an answer with all processes is used again, so that clients cannot load vgpud
 
 
@@ -82,6 +83,9 @@ class Daemon:
         self.workers: list[Worker] = []  # all workers that are not waited for yet, also those whose result is unused
         self.incidents = Incidents()
         self.driver_upgrade = ""  # why NVML must stay closed: the GPU operator upgrades the driver
+        self.card_health = HealthMonitor(
+            self.settings, self.conditions, self.selector, proc, away=lambda: self.driver_upgrade
+        )
         self._note_settings()
         self._create_parts()
         self.stopping = False
@@ -114,7 +118,7 @@ class Daemon:
         self.card_use = CardUseMonitor(self.settings, self.conditions, self._spawn, self.proc)
         parts = Parts(
             self.lender, self.usage_monitor, self.card_use, self.foreign_processes, self.memory_watch,
-            self.region_readers, self.lock_floods, self.unlimited,
+            self.region_readers, self.lock_floods, self.card_health, self.unlimited,
         )  # fmt: skip
         self.round_recorder = RoundRecorder(self.settings, parts, self.proc, incidents=self.incidents)
 
@@ -135,6 +139,7 @@ class Daemon:
             self._part("settings", self._reload)
         self._part("driver upgrade file", self._look_at_upgrade)
         self._part("inventory file", self.inventory.look)
+        self._part("card health", lambda: self.card_health.look(self.inventory.found))
         self._part("reaper", self.reaper.look)
         self._part("copies of libvcuda", lambda: self.copy_removal.look(self.inventory.found))
         self._part("context sizes", lambda: self.context_sizes.look_at_reports(self.lender.contexts()))
@@ -179,10 +184,12 @@ class Daemon:
                 self.inventory, self.foreign_processes, self.usage_monitor, self.memory_watch, self.card_use,
             ):  # fmt: skip
                 monitor.abandon()
+            self.card_health.close_nvml()
 
     def close(self) -> None:
         self.notifier.stopping()
         self._stop_parts()
+        self.card_health.stop()
         self.round_recorder.remove()
         self.server.close()
         self.selector.close()
@@ -271,6 +278,7 @@ class Daemon:
         self.settings = found
         self._note_settings()
         self._create_parts()
+        self.card_health.reload(found)
         self.log.info("settings read again", path=self.config_path)
 
     def _note_settings(self) -> None:
@@ -299,6 +307,7 @@ class Daemon:
                 "error": self.inventory.error,
             },
             "driver_upgrade": self.driver_upgrade,
+            "card_health": self.card_health.reasons(),
             "reaper": {"last": self.reaper.last, "released": self.reaper.released},
             "claims": dict(self.reaper.counts),
             "devices": {"reopened": self.device_monitor.reopened},
@@ -324,7 +333,7 @@ class Daemon:
                 "round_seconds": since_boot() - begun, "released": self.reaper.released,
                 "inventory": {"state": self.inventory.state, "error": self.inventory.error},
                 "warnings": list(self.conditions.present.values()),
-                "health_known": not (self.not_known & CARD_HEALTH or self.round_recorder.not_known),
+                "health_known": not (self.not_known & CARD_HEALTH or self.card_health.not_known()),
             },
             "ledger": {"claims": dict(self.reaper.counts), "grants": grants.count(self.settings.state_dir)},
         })  # fmt: skip

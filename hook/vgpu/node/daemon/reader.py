@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
-from vgpu.node.daemon import worker
+from vgpu.node.service import forked
 
 MAX_ANSWER = 1 << 20
 BATCH = 64  #: requests that are sent together: they fit into an empty pipe
@@ -153,8 +153,8 @@ class Reader:
 def _serve(answer: Answer, requests: int, answers: int) -> None:
     """Answer requests in the forked process until the pipe ends. This function never returns."""
     try:
-        worker.without_output()
-        worker.isolate(requests, answers)
+        forked.without_output()
+        forked.isolate(requests, answers)
         gc.freeze()  # nobody goes over the daemon's objects here, which would copy the pages that both share
         with open(requests, "rb", closefd=False) as stream:
             for line in stream:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from vgpu.config import health, limits, paths, plugin_state, pods, records, rounds, usage
+from vgpu.config import limits, paths, plugin_state, pods, records, rounds, usage
 from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import NotKnown, VgpuError
@@ -23,6 +23,7 @@ from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import staleness
 from vgpu.hook.placement.placement import Commitment
+from vgpu.node.cards.health_monitor import HealthMonitor
 from vgpu.node.daemon import usage_regions
 from vgpu.node.daemon.card_use import CardUseMonitor
 from vgpu.node.daemon.foreign_processes import ForeignProcessMonitor
@@ -55,9 +56,11 @@ class Parts:
         memory_watch: MemoryWatch,
         readers: CallsReaders,
         lock_floods: LockFloods,
+        card_health: HealthMonitor | None = None,
         unlimited: UnlimitedProcesses | None = None,
     ) -> None:
         self.unlimited = unlimited
+        self.card_health = card_health
         self.lender = lender
         self.usage_monitor = usage_monitor
         self.card_use = card_use
@@ -70,8 +73,8 @@ class Parts:
 class RoundRecorder:
     """Call `write` at the end of each round. `proc` is the root of procfs.
 
-    `not_known`: why the device plugin's records, the faults of cards among them, could not be looked at, or "". The
-    round's record then has what was in them last.
+    `not_known`: why the device plugin's record could not be looked at, or "". The round's record then has what was in
+    it last.
     """
 
     def __init__(
@@ -91,7 +94,6 @@ class RoundRecorder:
         self.wall_clock = wall_clock
         self.hook_counts = HookCounts(settings.run_dir)
         self.not_known = ""
-        self._faults: dict[str, str] = {}
         self._plugin: plugin_state.State = {}
         self._last = clock()
         self._lent: dict[Key, float] = {}
@@ -164,16 +166,16 @@ class RoundRecorder:
             return []
         committed = ledger.commitments()
         use = self.parts.card_use.use()
+        ill = self.parts.card_health.reasons() if self.parts.card_health else {}
         return [
             self._card(card, committed.get(card.uuid, Commitment()), use.get(card.uuid, (None, None)),
-                       self._faults.get(card.uuid, ""))
+                       ill.get(card.uuid, ""))
             for card in inventory.cards
         ]  # fmt: skip
 
     def _look_at_plugin(self) -> None:
         try:
             boot_id = staleness.boot_id(self.proc)
-            self._faults = health.faults(self.settings.run_dir, boot_id)
             self._plugin = plugin_state.read(self.settings.run_dir, boot_id, since_boot())
         except NotKnown as error:
             self.not_known = str(error)

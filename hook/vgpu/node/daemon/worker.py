@@ -19,11 +19,10 @@ from collections.abc import Callable
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook.linux import syscalls
+from vgpu.node.service.forked import isolate, without_output
 from vgpu.node.service.log import Conditions
 
 MAX_RESULT = 4 << 20
-STANDARD = 3  #: a worker keeps the descriptors below this one: stdin, stdout and stderr
 SHARE_OF_TIME = 0.05  #: the largest part of the time in which NVML runs: it wakes cards without persistence mode
 
 Work = Callable[[], dict[str, object]]
@@ -190,30 +189,6 @@ def run(work: Work, limit: float) -> dict[str, object]:
 def _silently(work: Work) -> dict[str, object]:
     without_output()
     return work()
-
-
-def without_output() -> None:
-    """Close the caller's stdin, stdout and stderr: a process that is left behind must not keep its pipes open."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in range(STANDARD):
-        os.dup2(null, fd)
-    os.close(null)
-
-
-def isolate(*kept: int) -> None:
-    """Make the forked process that calls this independent of its parent, of whose descriptors it keeps only `kept`.
-
-    It keeps stdin, stdout and stderr, too. It dies with its parent, and signals have their usual effect.
-    """
-    syscalls.die_with_parent()
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    first = STANDARD
-    for fd in sorted(kept):
-        os.closerange(first, fd)
-        first = fd + 1
-    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
 
 def _run(work: Work, write_end: int) -> None:

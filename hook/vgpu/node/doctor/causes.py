@@ -19,6 +19,7 @@ NEEDS = {
     "inventory": ("settings", "driver"),
     "libvcuda": ("settings",),
     "dry run": ("settings", "hook", "python", "driver", "inventory", "libvcuda", "nodes", "uvm"),
+    "card health": ("settings", "driver"),
     "cards in use": ("settings", "driver", "inventory"),
 }
 LAST = "daemon"  #: vgpud warns of what other checks find, too

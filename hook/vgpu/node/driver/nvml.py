@@ -1,6 +1,6 @@
 """The cards of this node, the links between them, and the processes that use them, read through NVML.
 
-Belongs here: every use of pynvml except the probe of the cards' health (vgpu.plugin.cards.nvml_probe). NVML may take
+Belongs here: every use of pynvml except the probe of the cards' health (vgpu.node.cards.nvml_probe). NVML may take
 seconds, and may hang with a broken card. Therefore nothing here runs while a container starts;
 vgpu.node.driver.discover puts the cards into the inventory beforehand.
 """

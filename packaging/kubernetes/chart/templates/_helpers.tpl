@@ -60,16 +60,6 @@ tolerations:
 {{ dig "paths" "run" "/run/vgpu" .Values.settings }}
 {{- end }}
 
-{{/* The folders of the driver that the device plugin sees, one a line. */}}
-{{- define "vgpu.drivers" -}}
-{{- $root := dig "driver" "root" "/" .Values.settings -}}
-{{- $found := .Values.node.driverDirectories -}}
-{{- if not (or (has $root (list "/" "auto")) (hasPrefix "/usr/" $root) (hasPrefix "/run/nvidia/" $root)) }}
-{{- $found = append $found $root }}
-{{- end }}
-{{- $found | uniq | join "\n" }}
-{{- end }}
-
 {{- define "vgpu.node-name" -}}
 - name: NODE_NAME
   valueFrom:

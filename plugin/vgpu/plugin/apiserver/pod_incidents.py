@@ -2,7 +2,7 @@
 
 Belongs here: the words for an incident of vgpud's record and for a faulty card, and how often one is repeated: an event
 an hour at most for each reason and container. Pure. vgpu.plugin.apiserver.agent writes the events. What an incident is
-belongs to vgpu.node.daemon.incidents, when a card is faulty to vgpu.plugin.cards.health_rules.
+belongs to vgpu.node.daemon.incidents, when a card is faulty to vgpu.node.cards.health_rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The node's cards and their health: the inventory and its changes, NVML, Xids, and the rules of health.
+"""The node's cards as the plugin offers them: the inventory, the health that vgpud has recorded, a driver's upgrade.
 
-Belongs here: what the plugin finds out about cards. Reporting it to kubelet belongs to vgpu.plugin.kubelet.
+Belongs here: what the plugin knows of cards, from records. vgpud watches the cards (vgpu.node.cards). Reporting them to
+kubelet belongs to vgpu.plugin.kubelet.
 """

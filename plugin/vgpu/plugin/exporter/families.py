@@ -120,7 +120,7 @@ CARDS = (
     (GAUGE, "vgpu_card_holders", "Containers and grants that hold a part of the card.", Fields.number, "holders"),
     (GAUGE, "vgpu_card_foreign_processes", "Processes on the card that no container with a claim on it has.",
      lambda at, key: float(len(at.items(key))), "foreign"),
-    (GAUGE, "vgpu_card_healthy", "Whether no fault of the card is recorded.", lambda at, key: float(not at.text(key)),
+    (GAUGE, "vgpu_card_healthy", "Whether the card may get new containers.", lambda at, key: float(not at.text(key)),
      "fault"),
     (COUNTER, "vgpu_card_lent_seconds", "Time of the card that was lent to containers beyond their shares.",
      Fields.seconds, "lent_ns"),

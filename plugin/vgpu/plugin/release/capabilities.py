@@ -1,8 +1,8 @@
 """Gives up the capabilities that a program does not need and its container has.
 
-Only a privileged container may open the driver's nodes, and containerd gives such a container all capabilities,
-whatever its securityContext drops. Belongs here: which capabilities each program keeps, and giving up all others for
-good.
+vgpud's container is privileged, because only such a one may open the driver's nodes. containerd gives it all
+capabilities, whatever its securityContext drops. Belongs here: which capabilities each program keeps, and giving up
+all others for good.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -175,13 +176,10 @@ def test_time_lent_and_borrowed_is_summed_up_and_ends_with_the_container(node: N
     assert node.recorder._lent == {}
 
 
-@pytest.mark.parametrize(("boot", "text"), [("", "fell off the bus"), ("another", "")])
-def test_a_recorded_fault_of_this_boot_is_the_cards(node: Node, boot: str, text: str) -> None:
-    fault = {"card": UUID, "text": "fell off the bus", "at": 1.0, "reset": False}
-    os.makedirs(node.run_dir, exist_ok=True)
-    record = {"version": 1, "boot_id": boot or staleness.boot_id(), "driver": [], "faults": [fault]}
-    records.write(paths.health(node.run_dir), record)
-    assert node.round()["cards"][0]["fault"] == text
+def test_why_a_card_is_ill_stands_beside_it(node: Node) -> None:
+    ill = types.SimpleNamespace(reasons=lambda: {UUID: "fell off the bus"})
+    node.recorder.parts.card_health = ill  # type: ignore[assignment]
+    assert node.round()["cards"][0]["fault"] == "fell off the bus"
 
 
 def test_the_record_goes_with_vgpud(node: Node) -> None:

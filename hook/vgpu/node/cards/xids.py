@@ -1,7 +1,7 @@
 """The meaning of each Xid for a card, by NVIDIA's catalog: harmless, needs a reset, or neither.
 
 Belongs here: the numbers. The catalog is https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html; its
-"Resolution Bucket (Immediate Action)" decides. vgpu.plugin.cards.health_rules decides what follows for the card.
+"Resolution Bucket (Immediate Action)" decides. vgpu.node.cards.health_rules decides what follows for the card.
 docs/card-health.md lists where this goes beyond the catalog, and what could not be checked.
 """
 

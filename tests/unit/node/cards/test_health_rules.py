@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vgpu.plugin.cards import xids
-from vgpu.plugin.cards.health_rules import GOOD, QUIET, CardState, Fault, Look, fault_of_xid, from_answer
+from vgpu.node.cards import xids
+from vgpu.node.cards.health_rules import GOOD, QUIET, CardState, Fault, Look, fault_of_xid, from_answer
 
 LOST = Look("NVML reports: GPU is lost", gone=True)
 FINE = Look(ecc=0)

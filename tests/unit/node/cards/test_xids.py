@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vgpu.config.settings import DEFAULTS
-from vgpu.plugin.cards import xids
+from vgpu.node.cards import xids
 
 NVIDIA_PLUGIN = {13, 31, 43, 45, 68, 109}  #: ignoredXids of k8s-device-plugin, internal/rm/health.go
 

@@ -1,9 +1,9 @@
 """The process that holds NVML for the health monitor: probes cards, and sends their answers and events.
 
-Belongs here: the calls of pynvml for it, and the form of the messages. vgpu.plugin.cards.health_rules judges the
+Belongs here: the calls of pynvml for it, and the form of the messages. vgpu.node.cards.health_rules judges the
 answers. It is a process of its own for three reasons: NVML may hang in the kernel for ever, it keeps a replaced library
-loaded, and it prevents the reset of a card that it holds open. All three end with the process and do not affect the
-plugin.
+loaded, and it prevents the reset of a card that it holds open. All three end with the process and do not affect
+vgpud.
 
 Messages on stdout, one JSON object each:
   {"begun": true}                      the process runs; without cards it ends then, and has not called NVML
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import time
 from typing import Any
 
@@ -26,9 +25,9 @@ import pynvml  # type: ignore[import-untyped]
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
-from vgpu.hook.linux import syscalls
 from vgpu.node.driver import nvml
 
+STDOUT = 1
 RECOVERY_ACTION = 230  #: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; older versions of pynvml lack the name
 MILLISECONDS = 1000
 PAUSE = 1.0  #: seconds, the shortest time between two probes
@@ -51,8 +50,7 @@ UNKNOWN = (AttributeError, pynvml.NVMLError)
 
 def send(**message: object) -> None:
     try:
-        sys.stdout.write(records.encode(message) + "\n")
-        sys.stdout.flush()
+        os.write(STDOUT, (records.encode(message) + "\n").encode("ascii"))
     except BrokenPipeError:  # nobody waits for this process any more
         os._exit(0)
 
@@ -196,24 +194,14 @@ def _ecc(handle: Any) -> int:
         return -1
 
 
-def main() -> None:
-    """The task is one JSON argument: library, cards (uuid -> bus id), interval, parent (a pid)."""
-    task = records.decode_object(os.fsencode(sys.argv[1]), "task")
-    syscalls.die_with_parent()
-    if os.getppid() != task["parent"]:
-        return
-    library, wanted, interval = task["library"], task["cards"], task["interval"]
-    assert isinstance(library, str)
-    assert isinstance(wanted, dict)
-    assert isinstance(interval, (int, float))
+def run(library: str, wanted: dict[str, str], interval: float) -> None:
+    """Do the process's work: NVML at `library`, for the cards `wanted` (uuid -> bus id). It ends by itself."""
     send(begun=True)
     if not wanted:
         return
     try:
         with nvml.nvml(library):
-            Probe(wanted, float(interval)).run()
+            Probe(wanted, interval).run()
     except (VgpuError, pynvml.NVMLError) as error:
         cause = error.__cause__ or error
         send(fatal=str(error), code=getattr(cause, "value", 0))
-    sys.stdout.flush()
-    os._exit(0)  # skips the destructors of a library whose driver may be gone

@@ -1,7 +1,7 @@
 """When a card counts as unhealthy, and when it returns. Pure: answers and events of NVML in, a reason or "" out.
 
-Belongs here: the rules, which docs/card-health.md explains. vgpu.plugin.cards.xids has the meaning of each Xid.
-vgpu.plugin.cards.nvml_probe calls NVML. vgpu.plugin.cards.health_monitor runs that process, and owns the file that
+Belongs here: the rules, which docs/card-health.md explains. vgpu.node.cards.xids has the meaning of each Xid.
+vgpu.node.cards.nvml_probe calls NVML. vgpu.node.cards.health_monitor runs that process, and owns the file that
 keeps faults over a restart.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vgpu.plugin.cards import xids
+from vgpu.node.cards import xids
 
 QUIET = 300.0  #: seconds without a further error after which a card that needs no reset returns
 GOOD = 2  #: answers in succession after which a card that did not answer counts as healthy again
@@ -117,7 +117,7 @@ class CardState:
         return ""
 
     def apart(self) -> bool:
-        """Whether the plugin must not hold the card open: the card is to be reset, or may answer slowly."""
+        """Whether vgpud must not hold the card open: the card is to be reset, or may answer slowly."""
         return bool(self.error) or self.last.action > 0 or (self.fault is not None and self.fault.reset)
 
     def _over(self, fault: Fault, now: float) -> bool:
@@ -129,7 +129,7 @@ class CardState:
 
 
 def from_answer(answer: Mapping[str, object]) -> Look:
-    """The Look in a message of vgpu.plugin.cards.nvml_probe; missing fields are unknown."""
+    """The Look in a message of vgpu.node.cards.nvml_probe; missing fields are unknown."""
 
     def number(name: str) -> int:
         value = answer.get(name)
