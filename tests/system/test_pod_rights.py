@@ -334,7 +334,11 @@ def sees_faults(host: Host, without: str) -> bool:
             nodes.simctl().inject_event(str(host.node.sim), card.index, "xid", 79)
             return record.exists() and "Xid 79" in record.read_text()
 
-        return comes(process, fails, NEVER)
+        try:
+            return comes(process, fails, NEVER)
+        finally:
+            process.stop()
+            record.unlink(missing_ok=True)
 
 
 #: container -> right -> the check that fails without it. hostPID is the pod's, and the plugin's reason for it is tried.

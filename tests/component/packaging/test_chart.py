@@ -122,7 +122,7 @@ def test_values_reach_the_node(everything: list[dict[str, Any]]) -> None:
     assert images == {f"registry.example.com:5000/gpu/vgpu-node@sha256:{64 * 'a'}"}
     assert node["imagePullSecrets"] == [{"name": "registry"}]
     folders = {volume["hostPath"]["path"] for volume in node["volumes"] if "hostPath" in volume}
-    assert {"/data/opt", "/run/k0s", "/data/vgpu", "/opt/nvidia", "/var/lib/k0s/kubelet/pod-resources"} <= folders
+    assert {"/data/opt", "/run/k0s", "/data/vgpu", "/var/lib/k0s/kubelet/pod-resources"} <= folders
     assert not {"/opt/vgpu", "/run/containerd", "/etc/cdi", "/var/run/cdi"} & folders
     assert {"/data/cdi", "/var/lib/vgpu"} <= folders, "the compiled settings stay where the hook looks"
     command = node["initContainers"][0]["command"]

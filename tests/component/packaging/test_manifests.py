@@ -186,7 +186,7 @@ def test_where_it_runs() -> None:
         ("install", {"release", "cdi-0", "cdi-1"}, {"runtime", "account"}),
         ("settings", {"settings"}, {"config", "account"}),
         ("vgpud", {"host"}, {"run"}),
-        ("device-plugin", {"device-plugins", "state", "run"}, {"pod-resources", "dev", "usr", "driver", "account"}),
+        ("device-plugin", {"device-plugins", "state", "run"}, {"pod-resources", "account"}),
         ("exporter", {"metrics"}, {"settings"}),
     ],
 )
@@ -196,15 +196,17 @@ def test_the_rights_of_each_container(name: str, writes: set[str], reads: set[st
     assert {mount["name"] for mount in volumes if not mount.get("readOnly")} == writes
     assert {mount["name"] for mount in volumes if mount.get("readOnly")} == reads
     later = {mount["name"] for mount in volumes if mount.get("mountPropagation") == "HostToContainer"}
-    assert later == {"vgpud": {"host"}, "device-plugin": {"driver"}}.get(name, set())
+    assert later == {"vgpud": {"host"}}.get(name, set())
     assert pods()["automountServiceAccountToken"] is False
     context = container(name)["securityContext"]
     assert context["readOnlyRootFilesystem"] is True
-    if name in ("vgpud", "device-plugin"):
+    if name == "vgpud":
         assert context["privileged"] is True
     else:
         assert context["privileged"] is context["allowPrivilegeEscalation"] is False
-        assert (context["capabilities"], context["seccompProfile"]) == ({"drop": ["ALL"]}, {"type": "RuntimeDefault"})
+        kept = {"add": ["SYS_PTRACE"]} if name == "device-plugin" else {}
+        assert context["capabilities"] == {"drop": ["ALL"], **kept}
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
 def test_probes_ask_where_the_plugin_answers() -> None:

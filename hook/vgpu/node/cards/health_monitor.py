@@ -101,6 +101,7 @@ class HealthMonitor:
         self._nodes: set[str] = set()
         self._reasons: dict[str, str] = {}
         self._blind: set[str] = set()
+        self._usable = False
         self._session: ProbeProcess | None = None
         self._looks: dict[str, ProbeProcess] = {}
         self._control: ProbeProcess | None = None
@@ -109,7 +110,11 @@ class HealthMonitor:
         self._next_apart: dict[str, float] = {}
 
     def look(self, found: Inventory | None) -> None:
-        """All that is due now. A card that has left the inventory stays known: it is probed, and may come back."""
+        """All that is due now. A card that has left the inventory stays known: it is probed, and may come back.
+
+        Without an inventory NVML is closed: a driver that is going must not be held.
+        """
+        self._usable = found is not None
         if not (self._step("record", self._begin) and self._step("cards", lambda: self._take(found))):
             return
         self._step("driver", self._look_at_driver)
@@ -263,7 +268,7 @@ class HealthMonitor:
     def _keep_asking(self) -> None:
         """Keep one session for the cards that answer, and now and then probe each card outside the session."""
         self._leaving = [probe for probe in self._leaving if not probe.gone()]
-        if self.away():
+        if self.away() or not self._usable:
             for probe in list(self._probes()):
                 self._end(probe)
             self._pause, self._not_before, self._next_apart = self.pace.first, 0.0, {}
