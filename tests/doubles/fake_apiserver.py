@@ -235,7 +235,7 @@ class FakeApiServer:
         """The object at `path`."""
         if path in self.objects:
             return self.objects[path]
-        parts = path.split("/")
+        parts = path.removesuffix("/status").split("/")
         if parts[3] == "nodes":
             return self.nodes.get(parts[4])
         return self.pods.get(f"{parts[4]}/{parts[6]}") if len(parts) == 7 else None

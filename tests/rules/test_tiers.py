@@ -29,6 +29,7 @@ ELSEWHERE = {
     "node/service/single_instance": "component/plugin/test_main.py",
     "plugin/apiserver/handover": "component/plugin/test_agent.py",
     "plugin/apiserver/node_annotations": "component/plugin/test_agent.py",
+    "plugin/apiserver/node_condition": "component/plugin/test_agent.py",
     "plugin/apiserver/pods": "component/plugin/test_agent.py",
     "plugin/cards/health": "component/plugin/test_health_at_kubelet.py",
     "plugin/command": "rules/test_loaded_modules.py",

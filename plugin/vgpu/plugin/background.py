@@ -33,8 +33,8 @@ class BackgroundServices:
     """The services of one state of the settings. `look` starts those that are due and not running.
 
     `all_reasons` returns card uuid -> why the card is unhealthy, `faults` those that are out of order themselves, in
-    words; any thread may call both. The agent takes the reason of `upgrade` from the node's labels, and calls `changed`
-    when it is another one.
+    words, and `not_known` why their health is not known, or ""; any thread may call these. The agent takes the reason
+    of `upgrade` from the node's labels, and calls `changed` when it is another one.
     """
 
     def __init__(
@@ -47,11 +47,13 @@ class BackgroundServices:
         clock: Callable[[], float],
         faults: Callable[[], dict[str, str]] = dict,
         upgrade: DriverUpgrade | None = None,
+        not_known: Callable[[], str] = str,
     ) -> None:
         self.settings = settings
         self.upgrade = upgrade or DriverUpgrade(settings.run_dir)
         self.conditions = conditions
         self.faults = faults
+        self.not_known = not_known
         self.checks = checks
         self.changed = changed
         self.all_reasons = all_reasons
@@ -146,7 +148,7 @@ class BackgroundServices:
         node = os.environ.get(NODE_NAME) or self.settings.node
         agent = Agent(
             self.settings, self.conditions.log, node, self.all_reasons, pod_over=self._look_at_grants,
-            faults=self.faults, upgrade=self._say_upgrade,
+            faults=self.faults, upgrade=self._say_upgrade, not_known=self.not_known,
         )  # fmt: skip
         agent.start()
         self.agent = agent

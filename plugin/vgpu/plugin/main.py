@@ -83,7 +83,7 @@ class DevicePlugin:
         checks = {"/healthz": self.is_alive, "/readyz": self.is_ready}
         self.background = BackgroundServices(
             self.settings, self.conditions, checks, self.wake, lambda: dict(self._unhealthy), self.clock,
-            lambda: dict(self._faults), self.driver_upgrade,
+            lambda: dict(self._faults), self.driver_upgrade, lambda: self.health.not_known,
         )  # fmt: skip
         self._offered: tuple[list[Card], dict[str, str]] | None = None
         self._unhealthy: dict[str, str] = {}  # card uuid -> why it is unhealthy; replaced as a whole, never modified

@@ -159,13 +159,13 @@ def test_the_folders_of_a_distribution(name: str) -> None:
     assert looked_at == f"{root}/pod-resources/kubelet.sock"
 
 
-@pytest.mark.parametrize("right", ["readPods", "answerPods", "showCards"])
+@pytest.mark.parametrize("right", ["readPods", "answerPods", "showCards", "showHealth"])
 def test_each_role_can_be_left_out(right: str) -> None:
     def rights(**left_out: bool) -> list[Any]:
         return [found["rules"] for found in helm.objects(values={"rbac": left_out}) if found["kind"] == "ClusterRole"]
 
-    assert len(rights()) == 3
-    assert len(rights(**{right: False})) == 2
+    assert len(rights()) == 4
+    assert len(rights(**{right: False})) == 3
 
 
 def test_removal_replaces_what_runs_and_keeps_no_folder_of_its_own() -> None:

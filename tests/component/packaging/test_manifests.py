@@ -104,6 +104,7 @@ VERBS = {"post": "create"}
 #: The path of a call's first argument, by the module's name and the argument. The pods' path stands for all pods.
 PATHS = {
     "events": r"/events", "pods": r"^pods: PATH|^agent: pod\.path", "nodes": r"^node_(annotations|labels): self\.path",
+    "nodes/status": r"^node_condition: self\.path",
 }  # fmt: skip
 
 

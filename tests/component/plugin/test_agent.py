@@ -55,6 +55,7 @@ class Site:
         self.settings = Settings(values, NODE)
         self.reasons: dict[str, str] = {}
         self.faults: dict[str, str] = {}
+        self.not_known = ""
         self.over: list[int] = []  # an item for each call of pod_over
         self.put_inventory()
         self.agent = self.new_agent()
@@ -63,6 +64,7 @@ class Site:
         made = Agent(
             self.settings, Log(self.log, False), NODE, lambda: dict(self.reasons),
             pod_over=lambda: self.over.append(1), faults=lambda: dict(self.faults),
+            not_known=lambda: self.not_known,
         )  # fmt: skip
         made.informer.first_pause = 0.05
         return made
@@ -896,6 +898,43 @@ def own(site: Site) -> dict[str, str]:
     return {key: value for key, value in site.server.labels(NODE).items() if key.startswith("vgpu.io/")}
 
 
+def test_the_nodes_condition_follows_the_health_of_its_cards(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the conditions of kubelet, which writes them at the same time."""
+    monkeypatch.setattr(node_labels, "LOOK", 0.0)
+    monkeypatch.setattr(cluster_module, "REST", 0.1)
+
+    def kubelet_writes(text: str) -> None:
+        listed = conditions()
+        listed["Ready"] = {"type": "Ready", "status": text}
+        site.server.patch(f"/api/v1/nodes/{NODE}/status", {"status": {"conditions": [*listed.values()]}})
+
+    def conditions() -> dict[str, dict[str, str]]:
+        found = site.server.get(f"/api/v1/nodes/{NODE}") or {}
+        return {item["type"]: item for item in found.get("status", {}).get("conditions", [])}
+
+    def said(status: str, text: str) -> bool:
+        found = conditions().get("VgpuCardsHealthy", {})
+        return found.get("status") == status and text in found.get("message", "")
+
+    kubelet_writes("True")
+    site.start()
+    wait_for(lambda: said("True", "no card"))
+    site.faults = {A: "card 0: Xid 79"}
+    for number in range(20):
+        kubelet_writes(str(number))
+    wait_for(lambda: said("False", "card 0: Xid 79"))
+    since = conditions()["VgpuCardsHealthy"]["lastTransitionTime"]
+    assert conditions()["Ready"]["status"] == "19"
+    site.faults = {B: "card 1: lost"}
+    wait_for(lambda: said("False", "card 1: lost"))
+    assert conditions()["VgpuCardsHealthy"]["lastTransitionTime"] == since
+    site.faults, site.not_known = {}, "vgpud does not watch them"
+    wait_for(lambda: said("Unknown", "vgpud does not watch them"))
+    site.server.forbidden.append(("PATCH", "/status"))
+    site.not_known = ""
+    wait_for(lambda: site.logged("the node's condition is not kept") == 1)
+
+
 def test_the_nodes_labels_follow_its_cards_and_leave_out_what_others_say(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -908,6 +947,7 @@ def test_the_nodes_labels_follow_its_cards_and_leave_out_what_others_say(
     wait_for(lambda: own(site) == {"vgpu.io/ready": "true", **facts}, what=lambda: str(own(site)))
     site.server.label_node(NODE, **{"vgpu.io/model": "by-hand", "other": "kept"})
     wait_for(lambda: own(site)["vgpu.io/model"] == "Tesla-T4")
+    wait_for(lambda: "VgpuCardsHealthy" in str(site.server.get(f"/api/v1/nodes/{NODE}")))
     written, reads = len(site.server.patches), site.server.requests.count(("GET", f"/api/v1/nodes/{NODE}"))
     wait_for(lambda: site.server.requests.count(("GET", f"/api/v1/nodes/{NODE}")) > reads + 3)
     assert len(site.server.patches) == written, "nothing is written that is right"

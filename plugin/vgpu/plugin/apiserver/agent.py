@@ -24,12 +24,13 @@ from vgpu.node.service.log import Conditions, Log
 from vgpu.plugin.apiserver import handover, pod_complaints, pod_incidents, scheduler_protocols
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
 from vgpu.plugin.apiserver.node_annotations import NodeAnnotations
+from vgpu.plugin.apiserver.node_condition import NodeCondition
 from vgpu.plugin.apiserver.node_labels import NodeLabels
 from vgpu.plugin.apiserver.outage import Outage
 from vgpu.plugin.apiserver.pod_complaints import Complaint, InForce
 from vgpu.plugin.apiserver.pod_incidents import HOUR, Notice, Repeats
 from vgpu.plugin.apiserver.pod_objects import PodObject
-from vgpu.plugin.apiserver.pods import PodInformer
+from vgpu.plugin.apiserver.pods import PodInformer, node_path
 
 #: Seconds between two reads of the claims while a scheduler waits; they grow with the wait, up to SLOW_TICK.
 TICK, SLOW_TICK = 1.0, 5.0
@@ -57,7 +58,8 @@ class Agent:
     """`reasons` returns card uuid -> why the card is unhealthy; `pod_over` is called when a pod of this node is over.
 
     `faults` returns the cards that are out of order themselves: card uuid -> card and fault in words. `upgrade` gets
-    why the driver must not be used, or "", each time that the agent has read the node's labels.
+    why the driver must not be used, or "", each time that the agent has read the node's labels. `not_known` returns why
+    the health of the cards is not known, or "".
     VgpuError where the node has no name.
     """
 
@@ -71,6 +73,7 @@ class Agent:
         pod_over: Callable[[], None] = _nobody,
         faults: Callable[[], dict[str, str]] = dict,
         upgrade: Callable[[str], None] = _untold,
+        not_known: Callable[[], str] = str,
     ) -> None:
         if not node_name:
             do = "set NODE_NAME from spec.nodeName, or name the node in vgpuctl config apply --node"
@@ -87,7 +90,10 @@ class Agent:
             settings, node_name, self.conditions, self._stopped, self._woken.set, pod_over, self.outage
         )
         self.node_annotations = NodeAnnotations(settings, node_name, reasons, clock)
-        self.node_labels = NodeLabels(node_name, self.conditions, upgrade, self.node_annotations.inventory, reasons)
+        self.node_labels = NodeLabels(
+            node_name, self.conditions, upgrade, self.node_annotations.inventory, reasons,
+            NodeCondition(node_path(node_name), faults, not_known, clock),
+        )  # fmt: skip
         self._api: Api | None = None
         self._rounds = 0
         self._unlocked: set[str] = set()

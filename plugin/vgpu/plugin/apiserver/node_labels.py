@@ -1,6 +1,7 @@
 """The labels of the node: reads the GPU operator's, and writes those by which users select nodes with a card to offer.
 
-Belongs here: reading the node now and then, and patching only what differs. The meaning of the operator's upgrade
+Belongs here: reading the node now and then, and patching only what differs. Whoever needs the node as it was read gets
+it (vgpu.plugin.apiserver.node_condition). The meaning of the operator's upgrade
 labels belongs to vgpu.config.driver_upgrade, and the names of vgpu's own labels to vgpu.config.annotations.
 """
 
@@ -17,6 +18,7 @@ from vgpu.config.inventory import Inventory
 from vgpu.node.service.log import Conditions
 from vgpu.plugin.apiserver import pod_objects
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
+from vgpu.plugin.apiserver.node_condition import NodeCondition
 from vgpu.plugin.apiserver.pods import node_path
 
 #: Seconds between two reads of the node. The operator's own pods need longer to leave the driver after its first label.
@@ -46,15 +48,17 @@ class NodeLabels:
         upgrade: Callable[[str], None],
         inventory: Callable[[], Inventory],
         reasons: Reasons,
+        condition: NodeCondition,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.condition = condition
         self.path = node_path(node)
         self.conditions = conditions
         self.upgrade = upgrade
         self.inventory = inventory
         self.reasons = reasons
         self.clock = clock
-        self._next = self._next_write = 0.0
+        self._next = self._next_write = self._next_condition = 0.0
 
     def look(self, api: Api) -> None:
         """Read the node and correct its labels if that is due; ApiError while the server is away.
@@ -64,16 +68,27 @@ class NodeLabels:
         if self.clock() < self._next:
             return
         try:
-            labels = pod_objects.labels_of(api.get(self.path))
+            node = api.get(self.path)
         except ApiError as error:
             self._next = self._refused(error, "driver upgrade", "not known whether the driver is being upgraded")
             return
+        labels = pod_objects.labels_of(node)
         self._next = self.clock() + LOOK
         self.conditions.set("driver upgrade", "")
         reason = driver_upgrade.reason(labels)
         self.upgrade(reason)
         if self.clock() >= self._next_write:
             self._correct(api, labels, wanted(self._found(), {} if reason else self.reasons(), bool(reason)))
+        if self.clock() >= self._next_condition:
+            self._correct_condition(api, node)
+
+    def _correct_condition(self, api: Api, node: Object) -> None:
+        try:
+            self.condition.correct(api, node)
+            self.conditions.set("node condition", "")
+        except ApiError as error:
+            if error.kind != "conflict":
+                self._next_condition = self._refused(error, "node condition", "the node's condition is not kept")
 
     def _found(self) -> Inventory | None:
         try:
