@@ -610,6 +610,7 @@ class History:
     def step_destroy_context(self, process: Process) -> None:
         if len(process.contexts) > 1:
             gone = process.contexts.pop()
+            has_files = any(hold.context == gone and hold.kind == "external" for hold in process.holds)
             self.does(process, f"cuCtxDestroy_v2 {gone}")
             process.holds = [
                 hold
@@ -617,6 +618,8 @@ class History:
                 if hold.context != gone and not (hold.within and hold.within.context == gone)
             ]
             self.does(process, f"cuCtxSetCurrent {process.contexts[-1]}")
+            for other in self.processes if has_files else ():
+                other.client.left()  # as in `ends`
 
     def step_end(self, process: Process) -> None:
         for hold in self.chosen(process):

@@ -176,7 +176,7 @@ def test_with_an_api_server_grants_go_with_the_pod_without_a_further_allocation(
     kept, gone = site.running(SHARE), site.running(SHARE)
     site.delete(gone)
     wait_for(lambda: site.grants() == {kept.uid}, SOON, site.plugin.text)
-    assert "gone from the API server" in site.plugin.text()
+    wait_for(lambda: "gone from the API server" in site.plugin.text(), what=site.plugin.text)
 
 
 def test_a_rollover_on_a_full_card_ends(make_site: Callable[..., Site]) -> None:
