@@ -1,6 +1,8 @@
-"""The exporter's figures of containers at rest, against what each container sees, and against the whole card."""
+"""The figures of containers at rest in all programs, against what each container sees, and against the whole card."""
 
 from __future__ import annotations
+
+import json
 
 import nodes
 import pytest
@@ -50,6 +52,10 @@ def test_eight_containers_agree_with_themselves_and_with_their_cards(site: Site)
     site.start_daemon()
     wait_for(lambda: cards_agree(site.node), timeout=600, what=lambda: figures(site.node))
     found = {one.id: one.shares[0] for one in last_round(site.node).containers}
+    for verb in ("status", "ps"):
+        rows = json.loads(site.node.vgpuctl(verb, "--output", "json").stdout)["containers"]
+        told = {row["container"]: row["memory_used"] for row in rows}
+        assert told == {one: share.memory_used() for one, share in found.items()}, verb
     for container in started:
         free = int(pairs(site.execute(container, *INFO))["card0.info_free"])
         context = found[container].memory_by_kind()["driver"]

@@ -135,6 +135,14 @@ def overheads(data: bytes, source: str = "limits") -> dict[str, Overhead]:
     return found
 
 
+def in_force(data: bytes, now: int, source: str = "limits") -> list[tuple[CardLimit, int]]:
+    """The cards' limits, each with the host's figure as it counts at `now`, in seconds since 1970: 0 when it is old."""
+    figures = overheads(data, source)
+    return [
+        (card, figures[card.uuid][0] if now < figures[card.uuid][1] else 0) for card in decode(data, source)[1]
+    ]  # fmt: skip
+
+
 def update(path: str, container: str, cards: list[CardLimit]) -> None:
     """Change a live file in place. A reader with a mapping sees the old limits or the new ones, never a mixture.
 

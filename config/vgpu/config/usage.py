@@ -113,6 +113,16 @@ def allocated(data: bytes, source: str = "usage", ended: frozenset[int] = frozen
     }
 
 
+def memory_in_use(held: int, allocated: int, driver: int) -> int:
+    """The bytes of a card that a container's programs see as used, from what they hold and allocated (as `decode` and
+    `allocated` say) and what the driver holds beside the allocations by the host's figure, 0 where it has none.
+
+    The one figure of status, ps, top, exporter and page. The driver's memory counts once: what the programs have booked
+    of it is part of `held`.
+    """
+    return held + max(driver - (held - allocated), 0)
+
+
 def listed(data: bytes, source: str = "usage", ended: frozenset[int] = frozenset()) -> dict[str, int]:
     """The same without what NVML lists with no process: managed memory, and what only descriptors keep."""
     return {

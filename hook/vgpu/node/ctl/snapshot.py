@@ -12,9 +12,10 @@ each container used in the last round, which is also the container's own figure,
 from __future__ import annotations
 
 import dataclasses
+import time
 
 from vgpu.config import inventory as inventories
-from vgpu.config import limits, paths, records
+from vgpu.config import limits, paths, records, usage
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Card
@@ -30,7 +31,7 @@ from vgpu.node.daemon import reader, usage_regions
 LIMIT = 1.0  #: seconds for the answer of a container, which takes some milliseconds
 TOTAL = 5.0  #: seconds for all answers
 
-Used = dict[str, int]  #: bytes by card uuid
+Used = dict[str, list[int]]  #: [bytes in all, bytes without the driver's own memory] by card uuid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,10 +98,11 @@ def take(node: Settings) -> Snapshot:
     shares = [
         Share(
             claim, names.of(claim), index.get(limit.uuid, limit.uuid), limit, _state(claim, living),
-            used.get(claim.container, {}).get(limit.uuid), *cores.get((claim.container, limit.uuid), (None, None)),
+            _in_use(used.get(claim.container, {}).get(limit.uuid), driver),
+            *cores.get((claim.container, limit.uuid), (None, None)),
         )
         for claim in held
-        for limit in _in_force(claim, node.run_dir)
+        for limit, driver in _in_force(claim, node.run_dir)
     ]  # fmt: skip
     return Snapshot(cards, committed, shares, living, answer, daemon_line, warnings)
 
@@ -111,13 +113,17 @@ def _state(claim: Claim, living: ContainerProcesses) -> str:
     return "running" if claim.ready else "starting"
 
 
+def _in_use(holdings: list[int] | None, driver: int) -> int | None:
+    return None if holdings is None else usage.memory_in_use(holdings[0], holdings[1], driver)
+
+
 def _memory_used(living: ContainerProcesses) -> tuple[dict[str, Used], list[Claim]]:
-    """The memory that each container uses, and the containers that did not answer."""
+    """What the programs of each container hold, and the containers that did not answer."""
     shares = [claim for claim in living.claims if not claim.exclusive]
 
     def held(index: int) -> Used:
         claim = shares[index]
-        return usage_regions.held(claim.pid, claim.start_time, lambda: living.of(claim))
+        return usage_regions.holdings(claim.pid, claim.start_time, lambda: living.of(claim)) or {}
 
     asked = reader.each(len(shares), held, LIMIT, TOTAL)
     answers = {shares[index].container: answer for index, answer in asked.answers.items()}
@@ -137,10 +143,10 @@ def _label(claim: Claim, names: Names) -> str:
     return f"container {claim.container} ({name})" if name else f"container {claim.container}"
 
 
-def _in_force(claim: Claim, run_dir: str) -> list[CardLimit]:
-    """The limits that libvcuda reads, or the claim's own limits if the file cannot be read."""
+def _in_force(claim: Claim, run_dir: str) -> list[tuple[CardLimit, int]]:
+    """The limits that libvcuda reads, with the driver's memory by the host's figure; else the claim's own limits."""
     path = paths.limits(run_dir, claim.container)
     try:
-        return limits.decode(records.read_bounded(path, limits.SIZE), path)[1]
+        return limits.in_force(records.read_bounded(path, limits.SIZE), int(time.time()), path)
     except (OSError, VgpuError):
-        return claim.cards
+        return [(card, 0) for card in claim.cards]

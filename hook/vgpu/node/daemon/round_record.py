@@ -266,10 +266,7 @@ class RoundRecorder:
         """The limits that libvcuda reads with the host's figure of the driver's memory; else the claim's own."""
         path = paths.limits(self.settings.run_dir, claim.container)
         try:
-            data = records.read_bounded(path, limits.SIZE)
-            overheads = limits.overheads(data, path)
-            now = int(self.wall_clock())
-            return [(card, _valid(overheads[card.uuid], now)) for card in limits.decode(data, path)[1]]
+            return limits.in_force(records.read_bounded(path, limits.SIZE), int(self.wall_clock()), path)
         except (OSError, VgpuError):
             return [(card, 0) for card in claim.cards]
 
@@ -298,9 +295,3 @@ def _counts(row: tuple[int, ...] | None) -> Record:
     throttled, refusals, *waits = row
     histogram = {"bounds": list(usage.WAITS), "buckets": waits, "sum": throttled / NS}
     return {"throttled_ns": throttled, "refusals": refusals, "waits": histogram}
-
-
-def _valid(overhead: limits.Overhead, now: int) -> int:
-    """The host's figure while it counts for libvcuda."""
-    figure, until = overhead
-    return figure if now < until else 0

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vgpu.config import paths, rounds
+from vgpu.config import paths, rounds, usage
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.hook.linux import staleness
@@ -90,7 +90,7 @@ class Share:
         held, allocated = self.reported.number("memory"), self.reported.number("allocated")
         if held is None or allocated is None:
             return None
-        return held + max((self.fields.number("memory_driver") or 0) - (held - allocated), 0)
+        return usage.memory_in_use(int(held), int(allocated), int(self.fields.number("memory_driver") or 0))
 
     def memory_by_kind(self) -> dict[str, float]:
         used = self.memory_used()
