@@ -29,7 +29,7 @@ class HookCounts:
         self.path = paths.hook_log(run_dir)
         self.starts = 0
         self.stops = 0
-        self.refusals: dict[str, int] = {}
+        self.refusals = dict.fromkeys((*sorted(STEPS), OTHER), 0)  # from the start: a series that comes late misses one
         self.buckets = [0] * (len(BUCKETS) + 1)
         self.seconds = 0.0
         self._inode, self._offset = self._end()
@@ -90,7 +90,7 @@ class HookCounts:
         if isinstance(error, str) and error:
             step = error.partition(":")[0]
             step = step if step in STEPS else OTHER
-            self.refusals[step] = self.refusals.get(step, 0) + 1
+            self.refusals[step] += 1
         seconds = entry.get("seconds")
         if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds >= 0:
             self.seconds += seconds

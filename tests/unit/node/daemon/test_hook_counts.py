@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from vgpu.hook import hooklog
-from vgpu.node.daemon.hook_counts import HookCounts
+from vgpu.node.daemon.hook_counts import OTHER, STEPS, HookCounts
 
 
 def test_lines_since_the_start_count_by_step_and_duration(tmp_path: Path) -> None:
@@ -23,7 +23,8 @@ def test_lines_since_the_start_count_by_step_and_duration(tmp_path: Path) -> Non
     counts.look()
     found = counts.record()
     assert (found["starts"], found["stops"]) == (4, 1)
-    assert found["refusals"] == {"allocation": 1, "other": 2}
+    refusals = dict.fromkeys((*STEPS, OTHER), 0)  # each is there before its first refusal
+    assert found["refusals"] == {**refusals, "allocation": 1, "other": 2}
     seconds = found["seconds"]
     assert isinstance(seconds, dict)
     assert round(seconds["sum"], 3) == 0.6
