@@ -51,6 +51,8 @@ FLOOR_OF = {package: number for number, row in enumerate(FLOORS) for package in 
 PLUGIN_USES_OF_NODE = ("vgpu.node.service", "vgpu.node.driver")
 #: An installation writes what `vgpuctl cdi generate` writes.
 RELEASE_USES_BESIDES = ("vgpu.node.runtimes",)
+#: A verb of vgpuctl prints as the others do.
+VERB_USES_BESIDES = ("vgpu.node.ctl",)
 #: What vgpu.config keeps for programs: the YAML compiler and the writer of compiled settings.
 ONLY_OUTSIDE_THE_HOOK = {"vgpu.config.compiler", "vgpu.config.compiled"}
 #: Modules of the standard library that cost a start more than they bring, and every package from outside.
@@ -153,6 +155,7 @@ def test_the_plugin_uses_only_service_and_driver_of_the_node() -> None:
         if name.startswith("vgpu.plugin"):
             used = {target for target in imported(path) if target.startswith("vgpu.node")}
             allowed = PLUGIN_USES_OF_NODE + RELEASE_USES_BESIDES * name.startswith("vgpu.plugin.release")
+            allowed += VERB_USES_BESIDES * (name == "vgpu.plugin.scheduler.overview")
             assert all(package_of(target) in allowed for target in used), name
 
 

@@ -15,13 +15,14 @@ import helm
 import pytest
 import yaml
 from checkout import CHECKOUT
+from click.testing import CliRunner
 from daemons import wait_for
 from extender_process import Certificates, ExtenderProcess
 from fake_apiserver import FakeApiServer
 from gpu_clusters import GIB, make_cards, node_object, pod_object, share, uid_of
 
 from vgpu.config.dialects import placements, registration
-from vgpu.plugin.scheduler import demand
+from vgpu.plugin.scheduler import demand, overview
 from vgpu.plugin.scheduler.command import parsed
 
 OWN, OWN_NODE = placements.OWN, placements.OWN_NODE
@@ -379,3 +380,39 @@ def test_the_charts_certificates_let_its_scheduler_in_and_nobody_else(server, st
     extender = start(*options[1:], context=known).ready()
     assert extender.ask("/metrics")[0] == 200
     assert extender.ask("/metrics", context=nobody)[0] == 403
+
+
+# vgpuctl cluster
+
+
+def ctl(server: FakeApiServer, tmp_path: Path, *words: str) -> Any:
+    arguments = ["--kubeconfig", server.kubeconfig(tmp_path / "k"), *words, "--output", "json"]
+    done = CliRunner().invoke(overview.cluster, arguments, obj="/none")
+    assert done.exit_code == 0, done.exception
+    return json.loads(done.stdout)
+
+
+def test_the_whole_cluster_in_one_look(server: FakeApiServer, tmp_path: Path) -> None:
+    put_node(server, "b", 3)
+    made = node_object("c", make_cards("c", 2), reasons={make_cards("c", 2)[1].uuid: "Xid 79"})["metadata"][
+        "annotations"
+    ]
+    server.put_node("c", **made)
+    server.put_node("d")
+    put(server, "p", 60, node="b")
+    rows = {row["node"]: row for row in ctl(server, tmp_path)["nodes"]}
+    sizes = {name: (row["cards"], row["free_cards"], row["largest"][0], row["free"][0]) for name, row in rows.items()}
+    assert sizes == {"a": (1, 1, 100, 100), "b": (3, 2, 100, 240), "c": (2, 1, 100, 100), "d": (0, 0, 0, 0)}
+    assert [line.partition(": ")[2] for line in rows["c"]["ill"]] == ["Xid 79"]
+    assert registration.OWN in rows["d"]["problem"]
+
+
+def test_why_a_pod_waits_is_said_in_the_extenders_words(
+    server: FakeApiServer, start: Callable[..., ExtenderProcess], tmp_path: Path
+) -> None:
+    put(server, "holds", 60, node="a")
+    put(server, "asks", 70)
+    answer = ctl(server, tmp_path, "why", "asks")
+    pod = server.get("/api/v1/namespaces/default/pods/asks")
+    assert answer == start().ready().ask("/scheduler/dry-run", {"Pod": pod})[1]
+    assert [answer["nodes"][name]["fits"] for name in ("a", "b")] == [False, True]

@@ -8,6 +8,7 @@ and loads the other verbs. `ctx.obj` of every verb is the path of the compiled s
 from __future__ import annotations
 
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -20,9 +21,11 @@ from vgpu.node.service import privilege
 
 GROUP = "vgpu.ctl"
 OWN = "vgpu."
+PLUGIN = "vgpu.plugin."  #: these verbs come with the package of the device plugin
 #: The first sentences of vgpu's own verbs. `vgpuctl --help` prints them and loads no verb, and no library of one.
 SUMMARIES = {
     "cdi": "Have runtimes call vgpu's hook by a CDI device, without a change to their configuration.",
+    "cluster": "Show the cards of all nodes of the cluster: free ones, the largest share that fits, and ill ones.",
     "config": "Check, show and apply /etc/vgpu/config.yaml.",
     "doctor": "Check this node's driver, settings, cgroups, runtimes and cards.",
     "explain": "Say what a container or a pod would get on this node, or why not, and what the hook did.",
@@ -46,6 +49,7 @@ def entry_points() -> list[metadata.EntryPoint]:
         found: Any = metadata.entry_points(group=GROUP)
     except TypeError:  # Python 3.9 takes no selection
         found = metadata.entry_points().get(GROUP, ())
+    found = [one for one in found if not one.value.startswith(PLUGIN) or find_spec("vgpu.plugin")]
     return sorted(set(found), key=lambda entry: (not entry.value.startswith(OWN), entry.name, entry.value))
 
 

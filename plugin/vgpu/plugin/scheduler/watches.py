@@ -51,7 +51,7 @@ class Watch:
         pause = FIRST_PAUSE
         while not self.stopped.is_set():
             try:
-                version = self._list(api)
+                version = self.list(api)
                 self.problem, pause = "", FIRST_PAUSE
                 self.conditions.set(self.path, "")
                 while not self.stopped.is_set():
@@ -67,7 +67,8 @@ class Watch:
             self.stopped.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads the replicas' requests
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    def _list(self, api: Api) -> str:
+    def list(self, api: Api) -> str:
+        """Read the whole list and hand it over; returns its version. ApiError when there is none."""
         found: list[Any] = []
         token = ""
         while True:
