@@ -81,6 +81,7 @@ REFUSED = {
     "KEY=packages@example.org INTO=/srv/damaged PACKAGES=": "/srv/damaged/deb: expected the packages that ",
     "KEY=packages@example.org INTO=/srv/foreign PACKAGES=": "expected a signature by ",
     "KEY=packages@example.org INTO=/srv/empty PACKAGES=": "expected packages, found none",
+    "GNUPGHOME=/root/locked KEY=packages@example.org PACKAGES=": "signing failed: Bad passphrase",
     "GNUPGHOME=/root/expired KEY=packages@example.org": "expected a key that is valid, found one that expired on 2020-",
 }
 #: Folders that a publisher must not sign, and packages with a published version's name.
@@ -92,6 +93,9 @@ mkdir -p /root/refused/deb /root/refused/rpm
 cp /srv/vgpu/deb/pool/vgpu-device-plugin_*-1_* /root/refused/deb/$(basename /srv/vgpu/deb/pool/vgpu_*-1_*)
 cp /srv/vgpu/rpm/vgpu-device-plugin-*-1.* /root/refused/rpm/$(basename /srv/vgpu/rpm/vgpu-[0-9]*-1.*)
 sed -i /faked/d /root/expired/gpg.conf
+mkdir -m 700 /root/locked
+cp -r /root/.gnupg/*.conf /root/.gnupg/*.kbx /root/.gnupg/private-keys-v1.d /root/locked
+sed -i 's/^passphrase .*/passphrase wrong/' /root/locked/gpg.conf
 """
 #: A package for another processor, which lies beside the others.
 ARM64 = """
@@ -195,6 +199,7 @@ def steps(long: bool) -> Iterator[str]:
     yield f"say others\n{OTHERS}\nsay refused\n{TO_REFUSE}"
     for arguments in REFUSED:
         yield f"say refused {arguments}; ! make repository INTO=/srv/refused {arguments}"
+    yield "say after refusals; diff -r /srv/vgpu /srv/refused && echo same"
     extend = typed("Publish: before the key expires")[0]
     yield f"say extended\n{EXTENDED % extend.replace('/srv/vgpu', '/srv/extended')}"
     yield "export REPOSITORY=http://127.0.0.1"
@@ -267,6 +272,10 @@ def test_a_fault_is_refused(printed: dict[str, str], tool: str, fault: str) -> N
 @pytest.mark.parametrize("arguments", REFUSED)
 def test_the_publisher_is_refused(printed: dict[str, str], arguments: str) -> None:
     assert REFUSED[arguments] in printed[f"refused {arguments}".strip()]
+
+
+def test_a_refusal_leaves_the_repository_as_it_was(printed: dict[str, str]) -> None:
+    assert printed["after refusals"] == "same\n"
 
 
 def test_packages_for_two_processors_lie_together(printed: dict[str, str], packages: Path) -> None:
