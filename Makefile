@@ -25,15 +25,16 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz mutants deb rpm images manifests clean \
-        simulated-node simulated-node-remove compatibility packages-build packages-rpm packages-arm64 packages-images packages-demo \
-        packages-node packages-test packages-long
+        repository simulated-node simulated-node-remove compatibility packages-build packages-rpm packages-arm64 packages-images packages-demo \
+        packages-repository packages-node packages-test packages-long
 
 # Everything that a developer needs. Warnings of the compiler are errors.
 setup: CMAKE_OPTIONS = -DVGPU_WERROR=ON
 setup: packages-test $(VENV)/.stamp-dev build
 
 # Packages of the distribution: what is missing for a command, and nothing else.
-packages-build packages-rpm packages-arm64 packages-images packages-demo packages-node packages-test packages-long: packages-%:
+packages-build packages-rpm packages-arm64 packages-repository packages-images packages-demo packages-node packages-test \
+  packages-long: packages-%:
 	@packaging/setup/packages $* $(PYTHON)
 
 # An editable install needs pip 21.3.
@@ -132,6 +133,13 @@ deb: packages-$(if $(ARCHITECTURE),arm64,build) $(VENV)/.stamp
 # Builds build/vgpu-<version>.<arch>.rpm and build/vgpu-device-plugin-<version>.noarch.rpm.
 rpm: packages-$(if $(ARCHITECTURE),arm64,rpm) $(VENV)/.stamp
 	@PYTHON=$(BIN)/python packaging/rpm/build
+
+# Adds PACKAGES, by default those in build/, to a signed repository for apt, dnf and zypper in INTO, and signs its indexes
+# by the gpg key KEY. TEST_KEY=yes instead makes a key for tests. docs/repository.md says how to publish and to use it.
+INTO = $(BUILD)/repository
+PACKAGES = $(wildcard $(BUILD)/vgpu*.deb $(BUILD)/vgpu*.rpm)
+repository: packages-repository
+	@KEY='$(KEY)' TEST_KEY='$(TEST_KEY)' packaging/repository/build '$(INTO)' $(PACKAGES)
 
 # Builds build/images/<name>-<version>.tar of a node, the exporter and the scheduler extender, and a bill of materials of each.
 IMAGES := import tomlkit; print(*tomlkit.load(open("pyproject.toml"))["project"]["optional-dependencies"]["images"])

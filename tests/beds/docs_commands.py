@@ -32,6 +32,7 @@ NOT_TYPED = {
     ("docs/kubernetes.md", "curl"): "needs systemd: test_plugin_unit types it there",
     ("docs/kubernetes.md", "kubectl apply"): "needs a cluster; test_chart builds the folder by kubectl",
     ("docs/cgroups.md", "systemctl show"): "needs a container below systemd: test_cgroup_matrix types it there",
+    ("docs/repository.md", ""): "needs a key, and dnf and zypper: test_repository types the page",
     ("docs/packages.md", "ctr -n k8s.io images"): "needs three images, half a minute each, and a registry; "
     "test_images builds them and loads them into podman",
     ("docs/cgroups.md", "bpftool"): "a program that make setup does not install",

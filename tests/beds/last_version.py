@@ -66,15 +66,20 @@ def _with_conffile(tree: Path) -> None:
 
 def later(debs: list[Path], directory: Path, number: str = "") -> list[Path]:
     """The packages `debs` with a later version number, and another comment in the settings."""
+    return renumbered(debs, directory, f"later{number}")
+
+
+def renumbered(debs: list[Path], directory: Path, suffix: str) -> list[Path]:
+    """The packages `debs` with a longer version number, and another comment in the settings."""
     version = debs[0].name.split("_")[1]
     directory.mkdir()
     made = []
     for deb in debs:
         tree = _unpacked(deb, directory / "tree")
-        _replace(tree / "DEBIAN/control", re.escape(f" {version}"), f" {version}later{number}")
+        _replace(tree / "DEBIAN/control", re.escape(f" {version}"), f" {version}{suffix}")
         for file in tree.rglob("vgpu/config.yaml"):
-            file.write_text(f"# A comment of version {number}.\n{file.read_text()}")
-        made.append(_packed(tree, directory / deb.name))
+            file.write_text(f"# A comment of version {suffix}.\n{file.read_text()}")
+        made.append(_packed(tree, directory / deb.name.replace(version, f"{version}{suffix}")))
     return made
 
 

@@ -18,7 +18,7 @@ import suites
 from checkout import BUILD, CHECKOUT
 
 PROGRESS = CHECKOUT / "packaging/setup/progress"
-ROOTS = (("node", "bookworm"), ("booted", "bullseye"), ("booted", "sid"))
+ROOTS = (("node", "bookworm"), ("repository", "bookworm"), ("booted", "bullseye"), ("booted", "sid"))
 PACKAGES = {"trixie": ("containerd", "docker.io", "docker-cli", "kubectl"), "sid": ("containerd",)}
 
 

@@ -26,7 +26,11 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _BOOTED = "systemd,systemd-sysv,dbus,runc,crun,python3-minimal,libpython3-stdlib"
 #: The node's root has what vgpu's packages depend on, the runtimes, and what readers of the documents type.
 _NODE = f"{_BOOTED},containerd,podman,curl,man-db,lintian,python3-grpcio,python3-protobuf"
-_PACKAGES = {"booted": _BOOTED, "node": _NODE, "fresh": "ca-certificates,make"}
+#: The repository's has what publishes and what installs, and what vgpu's packages depend on.
+_REPOSITORY = (
+    "apt-utils,ca-certificates,createrepo-c,curl,dnf,gpg,gpg-agent,make,python3-grpcio,python3-protobuf,rpm,zypper"
+)
+_PACKAGES = {"booted": _BOOTED, "node": _NODE, "fresh": "ca-certificates,make", "repository": _REPOSITORY}
 _MIRROR = "http://deb.debian.org/debian"
 _UBUNTU = ("focal", "jammy", "noble")
 #: Debian 12 has no package with Ubuntu's keys, and its debootstrap has no script by the name of the newer suites.
@@ -40,7 +44,7 @@ def node() -> Path:
 
 
 def made(use: str, suite: str) -> Path:
-    """The root of `suite` for `use`: "booted", "node" or "fresh". The first time it takes a minute or more."""
+    """The root of `suite` for `use`, of which _PACKAGES has the names. The first time it takes a minute or more."""
     root = path(use, suite)
     with making(root) as place:
         if place:
@@ -59,7 +63,7 @@ def _command(use: str, suite: str, place: Path) -> list[str]:
     program, mirror = ["debootstrap"], ()
     if suite in _UBUNTU:
         program, mirror = ["debootstrap", *_UBUNTU_OPTIONS], _UBUNTU_MIRROR
-    elif use == "node":
+    elif use in ("node", "repository"):
         program, mirror = ["mmdebstrap", f"--keyring={KEYRING}", "--dpkgopt=force-unsafe-io"], (_MIRROR,)
     return [*program, "--variant=minbase", f"--include={_PACKAGES[use]}", suite, str(place), *mirror]
 
