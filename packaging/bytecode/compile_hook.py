@@ -9,10 +9,15 @@ one.
 
 FILE contains the interpreter's magic number (4 bytes), the SipHash of the rest (8 bytes), then the marshal data of a
 pair: the code of finder.py and the table that finder.py describes. A change of this form needs another name of FILE,
-because during an upgrade the new gate reads the last version's file.
+because during an upgrade the new gate reads the last version's file. The table's form is finder.py's own affair.
+
+The code is that of the sources without what costs each start time and does nothing there: docstrings, and the import of
+`__future__`, which the compiler obeys instead. Each module's code is marshal data of its own, so that a process makes
+objects of the modules that it imports only.
 """
 
 from __future__ import annotations
+import __future__
 
 import _imp
 import ast
@@ -30,7 +35,7 @@ ENTRY = "vgpu.hook.main"
 FINDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "finder.py")
 HASH_KEY = 1  #: the same as in the start program
 
-Entry = tuple[str, bool, "CodeType | None"]
+Entry = tuple[str, bool, "bytes | None"]  #: see finder.py
 
 
 def main(arguments: list[str]) -> None:
@@ -43,7 +48,7 @@ def main(arguments: list[str]) -> None:
     try:
         if not only_check:
             replace(path, content(table()))
-        elif recorded(path) != (finder(), table()):
+        elif recorded(path) != (finder(), read(table())):
             sys.exit(f"{path}: expected the byte code of {sources} for this Python, found other; compile it again")
     except OSError as error:
         sys.exit(f"compile_hook.py: {path}: {error}")
@@ -67,16 +72,31 @@ def entry(module: ModuleType) -> Entry:
     if origin is None:
         return "", is_package, None
     with open(origin, "rb") as stream:
-        source = stream.read()
-    for name in imported_by_functions(source):
+        tree = ast.parse(stream.read())
+    for name in imported_by_functions(tree):
         if name.startswith(f"{PACKAGE}.") and find_spec(name):
             importlib.import_module(name)
-    return origin, is_package, compile(source, origin, "exec", dont_inherit=True)
+    flags = without_what_does_nothing(tree)
+    code = compile(tree, origin, "exec", flags, dont_inherit=True)
+    return origin, is_package, marshal.dumps(code) if tree.body else None
 
 
-def imported_by_functions(source: bytes) -> Iterator[str]:
-    """Names of the modules that the functions of `source` import."""
-    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+def without_what_does_nothing(tree: ast.Module) -> int:
+    """Remove docstrings and imports of `__future__` from `tree`; the compiler's flags for the latter."""
+    flags = 0
+    for node in [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]:
+        for alias in node.names:
+            flags |= getattr(__future__, alias.name).compiler_flag
+        tree.body.remove(node)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node, clean=False):
+            node.body[:1] = [] if len(node.body) > 1 or node is tree else [ast.copy_location(ast.Pass(), node.body[0])]
+    return flags
+
+
+def imported_by_functions(tree: ast.Module) -> Iterator[str]:
+    """Names of the modules that the functions in `tree` import."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     for node in (inner for function in functions for inner in ast.walk(function)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -96,12 +116,20 @@ def finder() -> CodeType:
         return compile(stream.read(), FINDER, "exec", dont_inherit=True)
 
 
+def read(entries: dict[str, Entry]) -> dict[str, object]:
+    """The same with code objects, which compare by value."""
+    return {name: (*entry[:2], entry[2] and marshal.loads(entry[2])) for name, entry in entries.items()}  # noqa: S302
+
+
 def recorded(path: str) -> object:
-    """The pair in the file at `path`, or None if the gate would not use the file. Code objects compare by value."""
+    """The pair in the file at `path`, as `read` has it, or None if the gate would not use the file."""
     with open(path, "rb") as stream:
         magic, hashed, data = stream.read(4), stream.read(8), stream.read()
     usable = magic == MAGIC_NUMBER and hashed == _imp.source_hash(HASH_KEY, data)
-    return marshal.loads(data) if usable else None  # noqa: S302 - the file is root's, as the gate verifies, too
+    if not usable:
+        return None
+    code, entries = marshal.loads(data)  # noqa: S302 - the file is root's, as the gate verifies, too
+    return code, read(entries)
 
 
 def replace(path: str, data: bytes) -> None:
