@@ -17,7 +17,6 @@ import time
 
 from vgpu.config import claims, foreign, grants, limits, paths, records
 from vgpu.config.claims import Claim
-from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.config.foreign import User
 from vgpu.config.grants import Grant, Holder
@@ -252,7 +251,7 @@ class Ledger(LivingClaims):
         """
         if self._foreign is None:
             try:
-                seen = foreign.read(self.run_dir, self.boot_id, since_boot())
+                seen = foreign.read(self.run_dir, self.boot_id, time.clock_gettime(time.CLOCK_BOOTTIME))
             except VgpuError as error:
                 self.notes.append(str(error))
                 seen = {}
