@@ -12,8 +12,8 @@ pair: the code of finder.py and the table that finder.py describes. A change of 
 because during an upgrade the new gate reads the last version's file. The table's form is finder.py's own affair.
 
 The code is that of the sources without what costs each start time and does nothing there: docstrings, and the import of
-`__future__`, which the compiler obeys instead. Each module's code is marshal data of its own, so that a process makes
-objects of the modules that it imports only.
+`__future__`, which the compiler obeys instead. Modules that a process loads together, a *group*, are marshal data of
+their own: a process unpacks the groups that it needs, and the modules of a group share their names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ENTRY = "vgpu.hook.main"
 FINDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "finder.py")
 HASH_KEY = 1  #: the same as in the start program
 
-Entry = tuple[str, bool, "bytes | None"]  #: see finder.py
+Table = tuple["dict[str, tuple[str, bool, int | None]]", "list[bytes]"]  #: see finder.py
 
 
 def main(arguments: list[str]) -> None:
@@ -54,31 +54,47 @@ def main(arguments: list[str]) -> None:
         sys.exit(f"compile_hook.py: {path}: {error}")
 
 
-def table() -> dict[str, Entry]:
+def table() -> Table:
     """An entry for each module that ENTRY imports, and for each module that their functions import when they run."""
+    entries: dict[str, tuple[str, bool, int | None]] = {}
+    packed = []
+    for number, group in enumerate(groups()):
+        codes = {}
+        for module in (sys.modules[name] for name in group):
+            tree, path = source_of(module)
+            flags = without_what_does_nothing(tree)
+            if tree.body:
+                codes[module.__name__] = compile(tree, path, "exec", flags, dont_inherit=True)
+            entries[module.__name__] = path, hasattr(module, "__path__"), number if tree.body else None
+        packed.append(marshal.dumps(codes))
+    return entries, packed
+
+
+def groups() -> list[list[str]]:
+    """The modules that ENTRY imports, then what each import in a function adds, in the order of these imports."""
     importlib.import_module(ENTRY)
-    entries: dict[str, Entry] = {}
-    while True:
-        missing = [name for name in sys.modules if name.partition(".")[0] == PACKAGE and name not in entries]
-        if not missing:
-            return entries
-        for name in missing:
-            entries[name] = entry(sys.modules[name])
+    found = [loaded()]
+    for group in found:  # it grows
+        for name in group:
+            for imported in imported_by_functions(source_of(sys.modules[name])[0]):
+                if imported.startswith(f"{PACKAGE}.") and find_spec(imported):
+                    importlib.import_module(imported)
+                known = {one for group in found for one in group}
+                found += [added] if (added := [one for one in loaded() if one not in known]) else []
+    return found
 
 
-def entry(module: ModuleType) -> Entry:
-    origin = module.__spec__.origin if module.__spec__ else None
-    is_package = hasattr(module, "__path__")
-    if origin is None:
-        return "", is_package, None
-    with open(origin, "rb") as stream:
-        tree = ast.parse(stream.read())
-    for name in imported_by_functions(tree):
-        if name.startswith(f"{PACKAGE}.") and find_spec(name):
-            importlib.import_module(name)
-    flags = without_what_does_nothing(tree)
-    code = compile(tree, origin, "exec", flags, dont_inherit=True)
-    return origin, is_package, marshal.dumps(code) if tree.body else None
+def loaded() -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] == PACKAGE]
+
+
+def source_of(module: ModuleType) -> tuple[ast.Module, str]:
+    """The module's source, and its path, "" for a namespace."""
+    path = module.__spec__.origin if module.__spec__ else None
+    if path is None:
+        return ast.Module([], []), ""
+    with open(path, "rb") as stream:
+        return ast.parse(stream.read()), path
 
 
 def without_what_does_nothing(tree: ast.Module) -> int:
@@ -95,9 +111,10 @@ def without_what_does_nothing(tree: ast.Module) -> int:
 
 
 def imported_by_functions(tree: ast.Module) -> Iterator[str]:
-    """Names of the modules that the functions in `tree` import."""
+    """Names of the modules that the functions in `tree` import, in the order in which the source has them."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    for node in (inner for function in functions for inner in ast.walk(function)):
+    nodes = [node for function in functions for node in ast.walk(function)]
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == PACKAGE:
@@ -106,8 +123,8 @@ def imported_by_functions(tree: ast.Module) -> Iterator[str]:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def content(entries: dict[str, Entry]) -> bytes:
-    data = marshal.dumps((finder(), entries))
+def content(made: Table) -> bytes:
+    data = marshal.dumps((finder(), made))
     return MAGIC_NUMBER + _imp.source_hash(HASH_KEY, data) + data
 
 
@@ -116,9 +133,10 @@ def finder() -> CodeType:
         return compile(stream.read(), FINDER, "exec", dont_inherit=True)
 
 
-def read(entries: dict[str, Entry]) -> dict[str, object]:
+def read(made: Table) -> tuple[object, list[object]]:
     """The same with code objects, which compare by value."""
-    return {name: (*entry[:2], entry[2] and marshal.loads(entry[2])) for name, entry in entries.items()}  # noqa: S302
+    entries, packed = made
+    return entries, [marshal.loads(group) for group in packed]  # noqa: S302 - as below
 
 
 def recorded(path: str) -> object:
@@ -128,8 +146,8 @@ def recorded(path: str) -> object:
     usable = magic == MAGIC_NUMBER and hashed == _imp.source_hash(HASH_KEY, data)
     if not usable:
         return None
-    code, entries = marshal.loads(data)  # noqa: S302 - the file is root's, as the gate verifies, too
-    return code, read(entries)
+    code, made = marshal.loads(data)  # noqa: S302 - the file is root's, as the gate verifies, too
+    return code, read(made)
 
 
 def replace(path: str, data: bytes) -> None:

@@ -100,7 +100,9 @@ def main(arguments: list[str], stdin: int = 0, proc: str = "/proc") -> int:
 
 
 def _do(parsed: Arguments, run: Run, state: dict[str, object], proc: str) -> list[str]:
-    """Lines for the log. A process loads the modules of a start or those of a stop."""
+    """Lines for the log. A process loads the modules of a start or those of a stop. The stop stands first: the file of
+    byte code has what both load beside it.
+    """
     if parsed.stage == STOPPED:
         from vgpu.hook import stop  # noqa: PLC0415
 
