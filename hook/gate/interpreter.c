@@ -51,7 +51,7 @@
 #ifdef VGPU_RELEASE
 static const char code[] =
 	"import gc, sys\n"
-	"gc.disable()\n" /* a collection takes 1 ms and is not worth it for some sixty modules and one allocation */
+	"gc.disable()\n" /* a collection takes 1 ms and is not worth it for some fifty modules and one allocation */
 	"root = sys.argv.pop(1)\n"
 	"file = root + '" VGPU_BYTE_CODE "'\n"
 	"try:\n"

@@ -9,10 +9,15 @@ one.
 
 FILE contains the interpreter's magic number (4 bytes), the SipHash of the rest (8 bytes), then the marshal data of a
 pair: the code of finder.py and the table that finder.py describes. A change of this form needs another name of FILE,
-because during an upgrade the new gate reads the last version's file.
+because during an upgrade the new gate reads the last version's file. The table's form is finder.py's own affair.
+
+The code is that of the sources without what costs each start time and does nothing there: docstrings, and the import of
+`__future__`, which the compiler obeys instead. Modules that a process loads together, a *group*, are marshal data of
+their own: a process unpacks the groups that it needs, and the modules of a group share their names.
 """
 
 from __future__ import annotations
+import __future__
 
 import _imp
 import ast
@@ -30,7 +35,7 @@ ENTRY = "vgpu.hook.main"
 FINDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "finder.py")
 HASH_KEY = 1  #: the same as in the start program
 
-Entry = tuple[str, bool, "CodeType | None"]
+Table = tuple["dict[str, tuple[str, bool, int | None]]", "list[bytes]"]  #: see finder.py
 
 
 def main(arguments: list[str]) -> None:
@@ -43,41 +48,73 @@ def main(arguments: list[str]) -> None:
     try:
         if not only_check:
             replace(path, content(table()))
-        elif recorded(path) != (finder(), table()):
+        elif recorded(path) != (finder(), read(table())):
             sys.exit(f"{path}: expected the byte code of {sources} for this Python, found other; compile it again")
     except OSError as error:
         sys.exit(f"compile_hook.py: {path}: {error}")
 
 
-def table() -> dict[str, Entry]:
+def table() -> Table:
     """An entry for each module that ENTRY imports, and for each module that their functions import when they run."""
+    entries: dict[str, tuple[str, bool, int | None]] = {}
+    packed = []
+    for number, group in enumerate(groups()):
+        codes = {}
+        for module in (sys.modules[name] for name in group):
+            tree, path = source_of(module)
+            flags = without_what_does_nothing(tree)
+            if tree.body:
+                codes[module.__name__] = compile(tree, path, "exec", flags, dont_inherit=True)
+            entries[module.__name__] = path, hasattr(module, "__path__"), number if tree.body else None
+        packed.append(marshal.dumps(codes))
+    return entries, packed
+
+
+def groups() -> list[list[str]]:
+    """The modules that ENTRY imports, then what each import in a function adds, in the order of these imports."""
     importlib.import_module(ENTRY)
-    entries: dict[str, Entry] = {}
-    while True:
-        missing = [name for name in sys.modules if name.partition(".")[0] == PACKAGE and name not in entries]
-        if not missing:
-            return entries
-        for name in missing:
-            entries[name] = entry(sys.modules[name])
+    found = [loaded()]
+    for group in found:  # it grows
+        for name in group:
+            for imported in imported_by_functions(source_of(sys.modules[name])[0]):
+                if imported.startswith(f"{PACKAGE}.") and find_spec(imported):
+                    importlib.import_module(imported)
+                known = {one for group in found for one in group}
+                found += [added] if (added := [one for one in loaded() if one not in known]) else []
+    return found
 
 
-def entry(module: ModuleType) -> Entry:
-    origin = module.__spec__.origin if module.__spec__ else None
-    is_package = hasattr(module, "__path__")
-    if origin is None:
-        return "", is_package, None
-    with open(origin, "rb") as stream:
-        source = stream.read()
-    for name in imported_by_functions(source):
-        if name.startswith(f"{PACKAGE}.") and find_spec(name):
-            importlib.import_module(name)
-    return origin, is_package, compile(source, origin, "exec", dont_inherit=True)
+def loaded() -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] == PACKAGE]
 
 
-def imported_by_functions(source: bytes) -> Iterator[str]:
-    """Names of the modules that the functions of `source` import."""
-    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
-    for node in (inner for function in functions for inner in ast.walk(function)):
+def source_of(module: ModuleType) -> tuple[ast.Module, str]:
+    """The module's source, and its path, "" for a namespace."""
+    path = module.__spec__.origin if module.__spec__ else None
+    if path is None:
+        return ast.Module([], []), ""
+    with open(path, "rb") as stream:
+        return ast.parse(stream.read()), path
+
+
+def without_what_does_nothing(tree: ast.Module) -> int:
+    """Remove docstrings and imports of `__future__` from `tree`; the compiler's flags for the latter."""
+    flags = 0
+    for node in [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]:
+        for alias in node.names:
+            flags |= getattr(__future__, alias.name).compiler_flag
+        tree.body.remove(node)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node, clean=False):
+            node.body[:1] = [] if len(node.body) > 1 or node is tree else [ast.copy_location(ast.Pass(), node.body[0])]
+    return flags
+
+
+def imported_by_functions(tree: ast.Module) -> Iterator[str]:
+    """Names of the modules that the functions in `tree` import, in the order in which the source has them."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    nodes = [node for function in functions for node in ast.walk(function)]
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == PACKAGE:
@@ -86,8 +123,8 @@ def imported_by_functions(source: bytes) -> Iterator[str]:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def content(entries: dict[str, Entry]) -> bytes:
-    data = marshal.dumps((finder(), entries))
+def content(made: Table) -> bytes:
+    data = marshal.dumps((finder(), made))
     return MAGIC_NUMBER + _imp.source_hash(HASH_KEY, data) + data
 
 
@@ -96,12 +133,21 @@ def finder() -> CodeType:
         return compile(stream.read(), FINDER, "exec", dont_inherit=True)
 
 
+def read(made: Table) -> tuple[object, list[object]]:
+    """The same with code objects, which compare by value."""
+    entries, packed = made
+    return entries, [marshal.loads(group) for group in packed]  # noqa: S302 - as below
+
+
 def recorded(path: str) -> object:
-    """The pair in the file at `path`, or None if the gate would not use the file. Code objects compare by value."""
+    """The pair in the file at `path`, as `read` has it, or None if the gate would not use the file."""
     with open(path, "rb") as stream:
         magic, hashed, data = stream.read(4), stream.read(8), stream.read()
     usable = magic == MAGIC_NUMBER and hashed == _imp.source_hash(HASH_KEY, data)
-    return marshal.loads(data) if usable else None  # noqa: S302 - the file is root's, as the gate verifies, too
+    if not usable:
+        return None
+    code, made = marshal.loads(data)  # noqa: S302 - the file is root's, as the gate verifies, too
+    return code, read(made)
 
 
 def replace(path: str, data: bytes) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import signal
 import sys
@@ -172,12 +173,22 @@ def watch(library: str, order: dict[str, Any], program: str, config: str) -> Non
     os._exit(0)
 
 
+def import_whole_hook() -> None:
+    """Also what a function of the hook imports: no fault is for the import system."""
+    top = os.path.join(CHECKOUT, "hook")
+    for folder, _, names in os.walk(os.path.join(top, "vgpu/hook")):
+        for name in names:
+            if name.endswith(".py"):
+                importlib.import_module(os.path.join(folder, name)[len(top) + 1 : -len(".py")].replace("/", "."))
+
+
 def run(library: str, order: dict[str, Any], program: str, arguments: list[str]) -> None:
     if program in ("plugin", "vgpud"):
         watch(library, order, program, arguments[0])
     faults = Faults(order)
     if program == "hook":
-        from vgpu.hook.devices import access_check, allow, systemd  # noqa: F401 - before main, as all other modules
+        import_whole_hook()
+        from vgpu.hook.devices import allow, systemd
         from vgpu.hook.main import entry
 
         allow.AllowDevices.execute.__defaults__ = ("/proc", order["run"])

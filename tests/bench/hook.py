@@ -3,13 +3,15 @@
 All variants run in every round, several times each and in shuffled order (fixed seed), so that other load on the
 machine affects all of them alike. A variant's cost in a round is the median of its repeats. A figure is
 (cost - bare) / (reference - bare) of one round; min, median and max are over the rounds. Only `runc create` is timed,
-from spawn to exit, each on a root file system of its own. Deletion is not timed, nor a first round that warms caches.
+from spawn to exit, each on a root file system of its own, and for hook.stop the `runc delete` of a container that has
+ended. Other deletions are not timed, nor a first round that warms caches.
 
 The root file systems are on a tmpfs: the journal of a disk that others share is not the hook's cost, and is measured
 apart in hook.one_card_disk. The hook's records and runc's state are on the tmpfs too, as in /run on a node.
 
-The checkout's hook runs from its sources. hook.one_card_bytecode is the same hook from one file of byte code, as the
-package installs it. hook.one_card_release is that hook in a release, which carries the same Python as the host has.
+The hook is one file of byte code, as the package installs it. hook.one_card_sources is the same hook from the
+checkout's sources, hook.one_card_release the hook in a release, which carries the same Python as the host has. With
+BEFORE=DIRECTORY in the environment, the hook of that checkout is measured beside this one's, in the same rounds.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ import copy
 import os
 import random
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,11 +42,14 @@ from results import BenchError, Result
 
 from vgpu.hook.formats import ldcache
 from vgpu.hook.inject import plan
+from vgpu.hook.linux import procfs
 from vgpu.node.driver import files
 
-ROUNDS = 30
+ROUNDS = 100
 REPEATS = 3
 OFTEN = {"bare": 5, "reference": 5}  # every ratio rests on these two
+STOPPED = ("bare", "one_card", "one_card_before")  # the variants whose stop is timed, too
+MODULES = 45  # the bar of hook.modules
 SEED = 1
 SETTLE = 0.01  # seconds after a delete: the kernel removes namespaces and cgroups asynchronously
 
@@ -56,14 +63,6 @@ ABSENT = ("libnvidia-fatbinaryloader", "libnvidia-compiler", "libnvidia-tileiras
 TMPFS = ("/run", "/dev/shm")
 
 ROOTS = ("config", "hook")  # of the checkout's sources, as the gate of the checkout has them
-COUNT = """
-import sys
-sys.path[:0] = {roots}
-before = {{*sys.modules}}
-import vgpu.hook.main
-print(*{{*sys.modules}} - before)
-"""
-
 Timed = Callable[[], float]
 
 
@@ -79,11 +78,15 @@ def measure(rounds: int = ROUNDS) -> list[Result]:
         stage.print_content("hook.eight_cards", variants["eight_cards"])
         timed: dict[str, Timed] = {name: partial(stage.create, bundle) for name, bundle in variants.items()}
         with stage.running() as container:
-            timed["state"] = partial(stage.call, "runc", "state", container)
-            timed["shim_state"] = partial(stage.call, str(BUILD / "bin/vgpu-runtime"), "state", container)
+            timed["state"] = partial(stage.call, *runtime.command, "state", container)
+            timed["shim_state"] = partial(
+                stage.call, str(BUILD / "bin/vgpu-runtime"), *runtime.command[1:], "state", container
+            )
+            for name in [name for name in STOPPED if name in variants]:
+                timed[f"{name}_stop"] = partial(stage.stop, variants[name])
             costs = interleaved(timed, rounds)
         print(f"done; {_load()}")
-    return [*results(costs), *modules()]
+        return [*results(costs), *stage.modules()]
 
 
 def interleaved(timed: dict[str, Timed], rounds: int, repeats: int = REPEATS) -> dict[str, list[float]]:
@@ -102,19 +105,6 @@ def interleaved(timed: dict[str, Timed], rounds: int, repeats: int = REPEATS) ->
     return costs
 
 
-def modules() -> list[Result]:
-    """How many modules a start loads, from the sources or from the file; always the same in one checkout."""
-    code = COUNT.format(roots=[str(CHECKOUT / root) for root in ROOTS])
-    command = ["/usr/bin/python3", "-I", "-S", "-c", code]
-    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    own = len([name for name in names if name.partition(".")[0] == "vgpu"])
-    library = len(names) - own
-    return [
-        Result.of("hook.modules", "modules", None, [own], "modules and packages of vgpu that a start loads"),
-        Result.of("hook.library_modules", "modules", None, [library], "of Python's library beyond its own start"),
-    ]
-
-
 def results(costs: dict[str, list[float]]) -> list[Result]:
     """Ratios, and the milliseconds behind them."""
 
@@ -128,22 +118,47 @@ def results(costs: dict[str, list[float]]) -> list[Result]:
         return [item * 1000 for item in seconds]
 
     shim = [cost / plain for cost, plain in zip(costs["shim_state"], costs["state"])]
-    carried = [cost / own for cost, own in zip(added("one_card_release"), added("one_card_bytecode"))]
-    saved = [sources - file for sources, file in zip(costs["one_card"], costs["one_card_bytecode"])]
+    saved = [sources - file for sources, file in zip(costs["one_card_sources"], costs["one_card"])]
     over = "cost over bare runc create / that of a python3 -I -S hook importing json, os, ctypes"
+
+    def of_one_card(figures: list[float]) -> list[float]:
+        return [cost / own for cost, own in zip(figures, added("one_card"))]
+
+    on_disk, stop = added("one_card_disk", "bare_disk"), added("one_card_stop", "bare_stop")
     return [
-        Result.of("hook.no_allocation", "ratio", 0.3, ratio("no_allocation"), f"{over}: no vgpu marker"),
-        Result.of("hook.one_card", "ratio", 1.5, ratio("one_card"), f"{over}: share of one card, {FILES} files"),
-        Result.of("hook.one_card_bytecode", "ratio", None, ratio("one_card_bytecode"), f"{over}: one_card, one file"),
-        Result.of("hook.one_card_release", "ratio", 1.1, carried, "one_card of a release / one_card_bytecode"),
-        Result.of("hook.one_card_disk", "ratio", None, ratio("one_card_disk", "bare_disk"), f"{over}: root on disk"),
+        Result.of("hook.no_allocation", "ratio", 0.1, ratio("no_allocation"), f"{over}: no vgpu marker"),
+        Result.of("hook.one_card", "ratio", 1.35, ratio("one_card"), f"{over}: share of one card, {FILES} files"),
+        Result.of("hook.one_card_sources", "ratio", None, ratio("one_card_sources"), f"{over}: one_card, the sources"),
+        Result.of(
+            "hook.one_card_release", "ratio", 1.1, of_one_card(added("one_card_release")), "a release / one_card"
+        ),
+        Result.of(
+            "hook.one_card_disk", "ratio", 1.6, of_one_card(on_disk), "one_card with its root on disk / one_card"
+        ),
+        Result.of("hook.stop", "ratio", 0.6, of_one_card(stop), "poststop, over bare runc delete / one_card"),
+        *_beside_before(costs, added),
         Result.of("hook.eight_cards", "ratio", None, ratio("eight_cards"), f"{over}: eight whole cards"),
         Result.of("hook.shim_passthrough", "ratio", None, shim, "vgpu-runtime state / runc state"),
         Result.of("hook.bare_ms", "ms", None, milliseconds(costs["bare"]), "runc create without hooks"),
         Result.of("hook.reference_ms", "ms", None, milliseconds(added("reference")), "the reference hook adds"),
         Result.of("hook.no_allocation_ms", "ms", None, milliseconds(added("no_allocation")), "no vgpu marker adds"),
         Result.of("hook.one_card_ms", "ms", None, milliseconds(added("one_card")), "a share of one card adds"),
-        Result.of("hook.bytecode_saved_ms", "ms", None, milliseconds(saved), "one_card - one_card_bytecode"),
+        Result.of("hook.stop_ms", "ms", None, milliseconds(stop), "poststop of a share adds to runc delete"),
+        Result.of("hook.bytecode_saved_ms", "ms", None, milliseconds(saved), "one_card_sources - one_card"),
+    ]
+
+
+def _beside_before(costs: dict[str, list[float]], added: Callable[..., list[float]]) -> list[Result]:
+    """What this hook adds less what the hook of BEFORE adds, in the same round."""
+    if "one_card_before" not in costs:
+        return []
+    start = [(own - before) * 1000 for own, before in zip(costs["one_card"], costs["one_card_before"])]
+    stop = [(own - before) * 1000 for own, before in zip(costs["one_card_stop"], costs["one_card_before_stop"])]
+    part = [own / before for own, before in zip(added("one_card"), added("one_card_before"))]
+    return [
+        Result.of("hook.one_card_change", "ratio", None, part, "one_card / that of the checkout BEFORE"),
+        Result.of("hook.one_card_change_ms", "ms", None, start, "one_card - that of BEFORE"),
+        Result.of("hook.stop_change_ms", "ms", None, stop, "poststop - that of BEFORE"),
     ]
 
 
@@ -157,6 +172,7 @@ class Stage:
         self.runtime = runtime
         self.disk = disk
         self.memory = memory
+        self.one = self.node("one", "t4x1")
         self.image = trees.make("debian", memory / "image")
         cache = self.image / "etc/ld.so.cache"
         names = [f"libimage{number}.so.1" for number in range(CACHE_ENTRIES)]
@@ -171,12 +187,14 @@ class Stage:
         made.take_inventory()
         return made
 
-    def with_byte_code(self, node: nodes.SimulatedNode) -> nodes.SimulatedNode:
-        """`node` with a gate that has the checkout's hook as one file of byte code."""
-        file, build = self.disk / "hook.bytecode", self.disk / "gate"
-        roots = ":".join(str(CHECKOUT / root) for root in ROOTS)
-        compiler = CHECKOUT / "packaging/bytecode/compile_hook.py"
-        gate = ["cmake", "-S", CHECKOUT / "hook/gate", "-B", build, f"-DVGPU_BYTE_CODE={file}"]
+    def with_byte_code(self, node: nodes.SimulatedNode, checkout: Path = CHECKOUT) -> nodes.SimulatedNode:
+        """`node` with a gate that has the hook of `checkout` as one file of byte code."""
+        above = self.disk / f"installed{len(list(self.disk.glob('installed*')))}"
+        above.mkdir()
+        file, build = above / "hook.bytecode", above / "gate"
+        roots = ":".join(str(checkout / root) for root in ROOTS)
+        compiler = checkout / "packaging/bytecode/compile_hook.py"
+        gate = ["cmake", "-S", checkout / "hook/gate", "-B", build, f"-DVGPU_BYTE_CODE={file}"]
         for command in (["/usr/bin/python3", "-I", "-S", compiler, roots, file], gate, ["cmake", "--build", build]):
             subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         made = copy.copy(node)
@@ -195,21 +213,26 @@ class Stage:
 
     def variants(self) -> dict[str, bundles.Bundle]:
         """The bundles to create, by name."""
-        one, eight = self.node("one", "t4x1"), self.node("eight", "h100x8")
+        one, eight = self.one, self.node("eight", "h100x8")
         share = {"vgpu.io/cores": "30", "vgpu.io/memory": "2Gi"}
         reference = {"path": "/usr/bin/python3", "args": list(REFERENCE), "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}
         plain = self.bundle("reference")
         plain.config["hooks"] = {"prestart": [reference]}
+        installed, before = self.with_byte_code(one), os.environ.get("BEFORE")
+        older = {
+            "one_card_before": self.bundle("one_card_before", share).hooks(self.with_byte_code(one, Path(before)))
+        } if before else {}  # fmt: skip
         return {
+            **older,
             "bare": self.bundle("bare"),
             "reference": plain,
-            "no_allocation": self.bundle("no_allocation").hooks(one),
-            "one_card": self.bundle("one_card", share).hooks(one),
-            "one_card_bytecode": self.bundle("one_card_bytecode", share).hooks(self.with_byte_code(one)),
+            "no_allocation": self.bundle("no_allocation").hooks(installed),
+            "one_card": self.bundle("one_card", share).hooks(installed),
+            "one_card_sources": self.bundle("one_card_sources", share).hooks(one),
             "one_card_release": self.bundle("one_card_release", share).hooks(self.with_release(one)),
-            "one_card_disk": self.bundle("one_card_disk", share, self.disk).hooks(one),
+            "one_card_disk": self.bundle("one_card_disk", share, self.disk).hooks(installed),
             "bare_disk": self.bundle("bare_disk", None, self.disk),
-            "eight_cards": self.bundle("eight_cards", {"vgpu.io/cores": "800"}).hooks(eight),
+            "eight_cards": self.bundle("eight_cards", {"vgpu.io/cores": "800"}).hooks(self.with_byte_code(eight)),
         }
 
     def bundle(self, name: str, annotations: dict[str, str] | None = None, above: Path | None = None) -> bundles.Bundle:
@@ -249,9 +272,51 @@ class Stage:
                 self.runtime.started.remove(container)
                 time.sleep(SETTLE)
 
+    def stop(self, bundle: bundles.Bundle) -> float:
+        """Seconds of the `runc delete` of a container whose init has ended."""
+        with self.fresh_rootfs(bundle):
+            container = self.runtime.new_id("bench")
+            timed_create(self.runtime, bundle, container)
+            pid = int(self.runtime.state(container)["pid"])
+            os.kill(pid, signal.SIGKILL)
+            while procfs.start_time(pid):
+                time.sleep(SETTLE)
+            seconds = self.call(*self.runtime.command, "delete", container)
+            self.runtime.started.remove(container)
+            time.sleep(SETTLE)
+            return seconds
+
+    def modules(self) -> list[Result]:
+        """How many modules a start and a stop of a pod's share load from the sources; the same in each run."""
+        grants = {"cores": 30, "memory": 2 << 30}
+        names = {f"vgpu.io__grant_{name}": self.one.grant(name, amount) for name, amount in grants.items()}
+        made = self.bundle("modules").pod(str(uuid.uuid4()), "c", "vgpu-bench", **names).hooks(self.one)
+        counted: dict[str, list[int]] = {}
+        for stage, (hook,) in made.config["hooks"].items():
+            roots = ":".join(str(CHECKOUT / root) for root in ROOTS)
+            program = [
+                "python3",
+                "-I",
+                "-S",
+                str(CHECKOUT / "tests/beds/loaded_hook.py"),
+                str(made.path / stage),
+                roots,
+            ]
+            hook.update(path="/usr/bin/python3", args=[*program, *hook["args"][1:]])
+        self.create(made)
+        for stage in ("prestart", "poststop"):
+            counted[stage] = [len(line.split()) for line in (made.path / stage).read_text().splitlines()]
+        start, stop = counted["prestart"], counted["poststop"]
+        what = "modules of vgpu that the start of a pod's share loads, without packages"
+        return [
+            Result.of("hook.modules", "modules", MODULES, [start[0]], what),
+            Result.of("hook.stop_modules", "modules", None, [stop[0]], "the same of its stop"),
+            Result.of("hook.library_modules", "modules", None, [start[1]], "of Python's library, of the start"),
+        ]
+
     def call(self, program: str, *arguments: str) -> float:
         """Seconds of one call of a runtime that starts nothing."""
-        command = [program, "--root", str(self.runtime.root), *arguments]
+        command = [program, *arguments]
         started = time.perf_counter()
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
         seconds = time.perf_counter() - started

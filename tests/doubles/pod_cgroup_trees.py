@@ -59,7 +59,7 @@ class PodCgroupTree:
         return f"{self.kubepods()}/{f'pod{uid}' if self.driver == CGROUPFS else slice_name}"
 
     def container(self, uid: str, container: str) -> str:
-        """`<controllers>:<path>` of a container's init, as container_processes.own_cgroup returns it."""
+        """`<controllers>:<path>` of a container's init, as cgroup.own_of returns it."""
         name = container if self.driver == CGROUPFS else f"cri-containerd-{container}.scope"
         return f"{'devices' if self.version == V1 else ''}:{self.pod(uid)}/{name}"
 

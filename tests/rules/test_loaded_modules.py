@@ -22,8 +22,8 @@ LATER = (
 )  # fmt: skip
 #: Modules of the hook's process that are imported together.
 HOOK = [
-    ("vgpu.hook.main", "vgpu.hook.devices.cgroup_v1", "vgpu.hook.devices.cgroup_v2", "vgpu.hook.request.pod_record"),
-    ("vgpu.hook.formats.elf", "vgpu.hook.formats.ldcache", "vgpu.hook.linux.staleness"),
+    ("vgpu.hook.start", "vgpu.hook.devices.cgroup_v1", "vgpu.hook.devices.cgroup_v2", "vgpu.hook.request.pod_record"),
+    ("vgpu.hook.ledger.commitments", "vgpu.hook.request.outside_kubernetes", "vgpu.hook.inject.classic_mounts"),
 ]
 #: module -> what it does without.
 OTHERS = {
@@ -49,11 +49,6 @@ def loaded_by_the_hook(*modules: str) -> set[str]:
 def test_the_hooks_process_loads_little(modules: tuple[str, ...]) -> None:
     """Each import costs time at every start of a container."""
     assert not loaded_by_the_hook(*modules) & {*SLOW}
-
-
-def test_without_systemd_nothing_of_its_bus_is_loaded() -> None:
-    found = loaded_by_the_hook("vgpu.hook.devices.allow")
-    assert not found & {"_socket", "vgpu.hook.linux.dbus", "vgpu.hook.devices.systemd", *SLOW}
 
 
 @pytest.mark.parametrize("module", OTHERS)

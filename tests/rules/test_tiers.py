@@ -15,6 +15,10 @@ PARTS = ("config", "hook", "plugin")
 #: Modules without a file in tests/unit that no test imports, and the file below tests/ that tests each of them.
 ELSEWHERE = {
     "config/fields": "unit/config/test_claims.py",
+    "hook/devices/access_check": "system/test_device_cgroup.py",
+    "hook/ledger/living_claims": "component/hook/test_ledger.py",
+    "hook/ledger/totals": "component/hook/test_ledger.py",
+    "hook/stop": "unit/hook/test_main.py",
     "node/ctl/explain": "component/node/test_ctl_explain.py",
     "node/ctl/gc": "component/node/test_ctl_gc.py",
     "node/ctl/health": "system/test_daemon.py",

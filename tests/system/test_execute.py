@@ -16,7 +16,7 @@ from daemons import wait_for
 from vgpu.config.errors import VgpuError
 from vgpu.hook.inject import execute, mounts
 from vgpu.hook.inject.execute import Execution
-from vgpu.hook.inject.mounts import ClassicMounts, Entry, Handle, NewMounts
+from vgpu.hook.inject.mounts import Entry, Handle, Mounts
 from vgpu.hook.inject.operations import Bind, BindDirectory, Inside, Operation, ReplaceFile, Symlink, Tmpfs
 from vgpu.hook.linux import syscalls
 
@@ -32,7 +32,7 @@ class Replaced(Bind):
         super().__init__(str(source), path)
         source.write_text(f"{times} to come")  # each attempt has a process of its own
 
-    def open(self, how: NewMounts | ClassicMounts) -> Handle:
+    def open(self, how: Mounts) -> Handle:
         handle = super().open(how)
         to_come = int(Path(self.source).read_text().partition(" ")[0])
         if to_come:

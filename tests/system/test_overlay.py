@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.hook.inject import mounts, overlay
+from vgpu.hook.inject import classic_mounts, execute, mounts, overlay
+from vgpu.hook.inject.classic_mounts import OverClassicMounts
 from vgpu.hook.inject.execute import Execution
-from vgpu.hook.inject.mounts import ClassicMounts, Handle, NewMounts
+from vgpu.hook.inject.mounts import Handle, Mounts
 from vgpu.hook.inject.operations import Operation, OverlayFile
 from vgpu.hook.inject.overlay import OverNewMounts, Sources
 from vgpu.hook.linux import mountinfo
@@ -34,16 +35,15 @@ class AttachedFirst(OverNewMounts):
 
 
 def as_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounts, "choose", NewMounts)
+    monkeypatch.setattr(execute, "way_of_mounting", lambda: OverNewMounts)
 
 
 def as_before_6_15(monkeypatch: pytest.MonkeyPatch) -> None:
-    as_new(monkeypatch)
-    monkeypatch.setattr(overlay, "OverNewMounts", AttachedFirst)
+    monkeypatch.setattr(execute, "way_of_mounting", lambda: AttachedFirst)
 
 
 def as_classic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounts, "choose", ClassicMounts)
+    monkeypatch.setattr(execute, "way_of_mounting", lambda: OverClassicMounts)
 
 
 @pytest.fixture(params=[as_new, as_before_6_15, as_classic])
@@ -160,7 +160,7 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_mounted_as_it_is_now(host
     class Replaced(OverlayFile):
         __slots__ = ()
 
-        def open(self, how: NewMounts | ClassicMounts) -> Handle:
+        def open(self, how: Mounts) -> Handle:
             handle = super().open(how)
             if Path(self.source).read_text() != "new":  # each attempt has a process of its own
                 Path(self.source + ".new").write_text("new")
@@ -186,7 +186,8 @@ def test_where_the_kernel_refuses_an_overlay_the_files_are_bound_and_a_note_says
 
 @pytest.mark.usefixtures("way")
 def test_without_overlays_in_the_kernel_everything_is_bound(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlay, "OVERLAY", "none-such")
+    for module in (overlay, classic_mounts):
+        monkeypatch.setattr(module, "OVERLAY", "none-such")
     (note,) = host.execute()
     assert "no overlay of " in note
     assert "No such device" in note

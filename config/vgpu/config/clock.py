@@ -1,6 +1,7 @@
 """The clock with which vgpu's programs on one host measure ages and waits.
 
-Belongs here: that clock. Not here: times of day, which records take from time.time(). The hook's process loads this.
+Belongs here: that clock. Not here: times of day, which records take from time.time(). The hook's process calls the
+same clock without this module.
 """
 
 from __future__ import annotations

@@ -22,6 +22,11 @@ ENVIRONMENT = {name: f"VGPU_GRANT_{name.upper()}" for name in RESOURCES}
 MAX_AMOUNTS = {"cores": WHOLE_CARD * MAX_CARDS, "memory": MAX_SIZE, "gpu": MAX_CARDS}
 
 
+def are_not_all(annotations: dict[str, str]) -> bool:
+    """Whether `annotations` have a `<domain>/<name>` that is no grant's. vgpu reads no name of another form."""
+    return any("/" in name and name not in ANNOTATIONS.values() for name in annotations)
+
+
 class Holder:
     """The owner of a claimed grant: a pod's uid and the container's name in it.
 

@@ -21,6 +21,12 @@ PRIVATE_DIR = "/usr/local/vgpu"  #: in the container; no image uses it
 LIMITS_PATH = PRIVATE_DIR + "/limits"
 USAGE_DIR = PRIVATE_DIR + "/usage"
 REAL_DIR = PRIVATE_DIR + "/driver"
+#: A new usage region (vgpu.config.usage): its first bytes, with zeros behind them up to its size; and the empty files
+#: beside it, whose locks say which memory the container's processes share with each other.
+USAGE_IDENTITY = 2 << 32 | 0x45535556
+USAGE_BEGINNING = Struct("=Q56x").pack(USAGE_IDENTITY)
+USAGE_SIZE = 1029184
+USAGE_SHARE_FILES = tuple(f"usage{number:x}" for number in range(16))
 
 MAGIC = 0x55504756
 VERSION = 1

@@ -136,6 +136,11 @@ def is_standalone(annotations: dict[str, str]) -> bool:
     return any(key in annotations for key in (CORES, MEMORY, GPUS))
 
 
+def asks_by_key(annotations: dict[str, str]) -> bool:
+    """Whether one of the annotations is a request, with whatever key (vgpu.config.standalone)."""
+    return any(name.startswith(REQUEST) for name in annotations)
+
+
 def from_annotations(annotations: dict[str, str]) -> Request:
     """The request in the annotations that the host's root wrote. A VgpuError names the wrong key."""
     cores = _whole(annotations, CORES, 1, WHOLE_CARD * MAX_CARDS)

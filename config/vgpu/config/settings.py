@@ -71,6 +71,10 @@ DEFAULTS: dict[str, object] = {
 #: What a record means that was compiled before there was the setting.
 BEFORE: dict[str, object] = {"standalone.requests": "annotations"}
 
+PATHS = "paths."  #: of the settings that name the places of records
+#: The words of settings with which no start goes on that has another one.
+WORDS: dict[str, tuple[object, ...]] = {"placement.policy": ("binpack", "spread")}
+
 MAX_NAMES = 50  #: of settings in one note
 
 _DO = "run: vgpuctl config apply"
@@ -129,17 +133,19 @@ def from_record(record: dict[str, object], path: str) -> Settings:
     """Settings from a compiled record; VgpuError when this version cannot use it.
 
     A newer version of vgpu may have compiled it: after a way back, or while the node's parts are replaced one after the
-    other. What it has set and this version does not know is ignored. A value of a wrong type is an error in any case.
+    other. What it has set and this version does not know, or cannot use, is ignored: the default counts. But a path
+    that this version cannot use is an error, because the node's parts would have their records in different places.
     """
     fields = Fields(record, path, _DO)
-    fields.version(VERSION)
-    values = {**BEFORE, **fields.inner("settings").record}
     newer = newer_compiler(record)
-    ignored = [name for name in values if name not in DEFAULTS] if newer else []
-    for name in ignored:
-        del values[name]
-    for name, value in values.items():
-        if name not in DEFAULTS or not _same_type(value, DEFAULTS[name]):
+    if not newer:
+        fields.version(VERSION)
+    values = {**BEFORE, **fields.inner("settings").record}
+    wrong = [name for name, value in values.items() if not _is_usable(name, value, bool(newer))]
+    ignored = [name for name in wrong if newer and not name.startswith(PATHS)]
+    for name in wrong:
+        value = values.pop(name)
+        if name not in ignored:
             raise VgpuError(f"{path}: setting {shown(name)}", expected=_expected(name), found=_found(value), do=_DO)
     made = Settings(values, fields.text("node"), path)
     if ignored:
@@ -180,6 +186,13 @@ def read_or_default(path: str) -> Settings:
         if os.path.exists(path):
             raise
         return Settings()
+
+
+def _is_usable(name: str, value: object, newer: bool) -> bool:
+    """Of this version's own compiler the words are right: it has checked them."""
+    if name not in DEFAULTS or not _same_type(value, DEFAULTS[name]):
+        return False
+    return not newer or value in WORDS.get(name, (value,))
 
 
 def _same_type(value: object, default: object) -> bool:

@@ -121,11 +121,6 @@ def is_key(text: str) -> bool:
     return len(text) == KEY_DIGITS and all(c in "0123456789abcdef" for c in text)
 
 
-def asks(found: dict[str, str]) -> bool:
-    """Whether one of the annotations is a request, with whatever key."""
-    return any(name.startswith(REQUEST) for name in found)
-
-
 def with_key(found: dict[str, str], key: str) -> str | None:
     """The value of the request that has this key; None if none has. The time does not depend on where keys differ."""
     matching = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from struct import Struct
 
+from vgpu.config import limits
 from vgpu.config.errors import VgpuError
 from vgpu.config.limits import MAX_CARDS, USAGE_DIR, uuid_text
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     Rows = Iterator[tuple[int, ...]]
 
 PATH = USAGE_DIR + "/usage"
-#: Beside it: empty files, whose locks say which memory the container's processes share with each other.
-SHARE_FILES = tuple(f"usage{number:x}" for number in range(16))
-IDENTITY = 2 << 32 | 0x45535556
+#: Of a new region. The hook has them from limits, so that a start does not load this module.
+IDENTITY, BEGINNING = limits.USAGE_IDENTITY, limits.USAGE_BEGINNING
+SIZE, SHARE_FILES = limits.USAGE_SIZE, limits.USAGE_SHARE_FILES
 SLOTS = 1024
 PID_BITS = 22
 REAPING = 1 << 63
@@ -53,10 +54,6 @@ OVERHEADS_OFFSET = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size
 TIMES_OFFSET = OVERHEADS_OFFSET + MAX_CARDS * SLOTS * OVERHEAD.size
 FLIGHTS_OFFSET = TIMES_OFFSET + MAX_CARDS * TIME.size
 UNLISTED_OFFSET = FLIGHTS_OFFSET + MAX_CARDS * SLOTS * FLIGHT.size  #: a region of an earlier libvcuda ends here
-SIZE = UNLISTED_OFFSET + MAX_CARDS * SLOTS * UNLISTED.size
-
-#: A new region: this, and zeros up to SIZE.
-BEGINNING = HEADER.pack(IDENTITY, 0)
 
 
 def decode(data: bytes, source: str = "usage", ended: frozenset[int] = frozenset()) -> dict[str, int]:

@@ -13,10 +13,38 @@ import time
 from vgpu.config import paths
 from vgpu.config.records import encode
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 MAX_SIZE = 1 << 20
 
 #: When this module was loaded, and the processor time that the gate and the interpreter had taken by then.
 _LOADED, _USED = time.monotonic(), time.process_time()
+
+
+class Run:
+    """One run of the hook. `step` is the step that runs; `steps` are all so far with the times at which they began.
+
+    `name` is namespace/pod/container, or "". `run_dir` is known from the settings on. `keep` is what a start still has
+    to do after its report.
+    """
+
+    __slots__ = ("keep", "name", "run_dir", "steps")
+
+    def __init__(self) -> None:
+        self.run_dir = ""
+        self.name = ""
+        self.steps = [("state", time.monotonic())]
+        self.keep: Callable[[], None] | None = None
+
+    @property
+    def step(self) -> str:
+        return self.steps[-1][0]
+
+    @step.setter
+    def step(self, name: str) -> None:
+        self.steps.append((name, time.monotonic()))
 
 
 def record(

@@ -183,11 +183,23 @@ def test_failing_create_is_an_error(bench: Any, tmp_path: Path, capsys: pytest.C
 
 
 def test_the_hooks_ratios_are_taken_round_by_round_without_the_warm_up(bench: Any) -> None:
-    others = ("no_allocation", "one_card_release", "one_card_disk", "bare_disk", "eight_cards", "state", "shim_state")
+    others = (
+        "no_allocation", "one_card_release", "one_card_disk", "bare_disk", "eight_cards", "state", "shim_state",
+        "bare_stop",
+    )  # fmt: skip
     costs = {name: [1.0, 1.0] for name in others}
-    costs.update(bare=[1.0, 2.0], reference=[3.0, 6.0], one_card=[4.0, 6.0], one_card_bytecode=[2.0, 3.0])
-    one_card = next(item for item in bench.hook.results(costs) if item.id == "hook.one_card")
-    assert (one_card.min, one_card.median, one_card.max, one_card.runs) == (1.0, 1.25, 1.5, 2)
+    costs.update(
+        bare=[1.0, 2.0],
+        reference=[3.0, 6.0],
+        one_card=[4.0, 6.0],
+        one_card_sources=[2.0, 3.0],
+        one_card_stop=[4.0, 3.0],
+    )
+    found = {item.id: (item.min, item.median, item.max, item.runs) for item in bench.hook.results(costs)}
+    assert (found["hook.one_card"], found["hook.stop"]) == ((1.0, 1.25, 1.5, 2), (0.5, 0.75, 1.0, 2))
+    costs.update(one_card_before=[5.0, 4.0], one_card_before_stop=[4.5, 3.5])
+    found = {item.id: item.median for item in bench.hook.results(costs)}
+    assert (found["hook.one_card_change_ms"], found["hook.stop_change_ms"]) == (500.0, -500.0)
     calls = {"a": 0, "b": 0}
 
     def timed(name: str) -> float:

@@ -1,5 +1,5 @@
-"""The ledger against a simple model: claims, changed shares, restarts, stops, kill -9 in the middle of a claim, grants
-that come and go, reboots. A pod's container always gets what its grants promise when it starts again.
+"""The ledger against a simple model: claims, changed shares, restarts, init containers, stops, kill -9 in the middle of
+a claim, grants that come and go, reboots. A pod's container always gets what its grants promise when it starts again.
 
 After every step the ledger's commitments equal the model's. A killed claim may have got as far as its record or not;
 the model then asks once which of the two it was, and holds the ledger to the answer from then on.
@@ -32,7 +32,11 @@ Amounts = tuple[int, int]  #: cores and bytes of memory
 
 
 class Container:
-    """What the model knows of one start: its card and amounts while it counts."""
+    """What the model knows of one start: its card and amounts while it counts.
+
+    `follower` are the grants and amounts of the container that starts after this init container, `init` is the init
+    container before this one.
+    """
 
     def __init__(self, start: Start, amounts: Amounts, ids: dict[str, str] | None) -> None:
         self.start = start
@@ -41,6 +45,14 @@ class Container:
         self.ids = ids
         self.card = ""
         self.alive = True
+        self.follower: tuple[dict[str, str], Amounts] | None = None
+        self.init: Container | None = None
+
+    def counted(self) -> Amounts:
+        """Of its card: the larger of grant and claim, and of the init container that may run there again."""
+        again = self.init.promised if self.init and self.init.card == self.card else (0, 0)
+        cores, memory = map(max, zip(self.amounts, self.promised, again))
+        return cores, memory
 
 
 class LedgerAgainstModel(RuleBasedStateMachine):
@@ -66,8 +78,8 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         for container in self.containers:
             if container.alive and container.card:
                 cores, memory, _ = found.get(container.card, (0, 0, False))
-                counted = map(max, zip(container.amounts, container.promised))
-                found[container.card] = (cores + next(counted), memory + next(counted), False)
+                counted = container.counted()
+                found[container.card] = (cores + counted[0], memory + counted[1], False)
         return found
 
     @invariant()
@@ -133,6 +145,42 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         ids, amounts = self.pairs.pop(at % len(self.pairs))
         self.claimed(self.made(amounts, ids))
 
+    @rule(amounts=amounts, of_follower=amounts)
+    def start_init_container(self, amounts: Amounts, of_follower: Amounts) -> None:
+        """kubelet gives the device ids of an init container to the container after it."""
+        ids = {uuid_of(0): f"{1000 * (self.number + 1)}-{1000 * (self.number + 1) + 9}"}
+        init, follower = self.node.pair(*amounts, ids), self.node.pair(*of_follower, ids)
+        container = self.made(amounts, init)
+        container.follower = (follower, of_follower)
+        self.claimed(container)
+        if not container.card:
+            self.delete(init)
+            self.delete(follower)
+
+    @precondition(lambda self: any(container.follower for container in self.placed()))
+    @rule(at=st.integers(0, 99), poststop=st.booleans())
+    def end_init_container(self, at: int, poststop: bool) -> None:
+        inits = [container for container in self.placed() if container.follower]
+        self.followed(inits[at % len(inits)], poststop)
+
+    def followed(self, init: Container, poststop: bool) -> None:
+        """The init container ends, and the container after it starts. Neither is in the way of the other."""
+        assert init.follower and init.start.holder
+        self.died(init, poststop)
+        ids, amounts = init.follower
+        container = self.made(amounts, ids, Holder(init.start.holder.pod_uid, "follower"))
+        self.claimed(container)
+        container.init = init
+        if not container.card:
+            self.delete_pod(container)
+
+    def died(self, container: Container, poststop: bool) -> None:
+        container.alive = False
+        self.node.kill(container.start.pid)
+        if poststop:
+            self.node.ledger().release(container.start.container)
+            self.containers.remove(container)
+
     @precondition(lambda self: self.pairs)
     @rule(at=st.integers(0, 99))
     def grant_goes(self, at: int) -> None:
@@ -142,15 +190,17 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         for grant_id in ids.values():
             os.unlink(paths.grant(self.node.settings.state_dir, grant_id))
 
+    def delete_pod(self, container: Container) -> None:
+        for ids in (container.ids, container.follower and container.follower[0], container.init and container.init.ids):
+            self.delete(ids or {})
+
     def living(self) -> list[Container]:
         return [container for container in self.containers if container.alive]
 
     def ended(self, container: Container) -> None:
         """The init is gone, and kubelet has deleted the pod."""
-        container.alive = False
-        self.node.kill(container.start.pid)
-        if container.ids:
-            self.delete(container.ids)
+        self.died(container, False)
+        self.delete_pod(container)
 
     @precondition(lambda self: self.living())
     @rule(at=st.integers(0, 99), poststop=st.booleans())
@@ -205,12 +255,12 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         """The container of a pod ends, and kubelet starts it again."""
         pods = [container for container in self.placed() if container.ids]
         container = pods[at % len(pods)]
-        container.alive = False
-        self.node.kill(container.start.pid)
-        if poststop:
-            self.node.ledger().release(container.start.container)
-            self.containers.remove(container)
+        self.died(container, poststop)
+        self.again(container)
+
+    def again(self, container: Container) -> None:
         again = self.made(container.promised, container.ids, container.start.holder)
+        again.follower, again.init = container.follower, container.init
         self.claimed(again)
         assert again.card == container.card
 
@@ -245,17 +295,22 @@ class LedgerAgainstModel(RuleBasedStateMachine):
 
     @rule(keeps=st.booleans())
     def reboot(self, keeps: bool) -> None:
-        """The run directory is a tmpfs. kubelet starts its pods again, or they were deleted meanwhile."""
+        """The run directory is a tmpfs. kubelet starts its pods again, or they were deleted meanwhile.
+
+        An init container runs again before the one after it. It has its place where both are on one card.
+        """
         pods = [container for container in self.living() if container.ids]
         self.node.reboot()
         self.containers.clear()
         for container in pods:
-            if keeps and container.card:
-                again = self.made(container.promised, container.ids, container.start.holder)
-                self.claimed(again)
-                assert again.card == container.card
-            elif container.ids:
-                self.delete(container.ids)
+            init = container.init
+            if not keeps or not container.card or (init and init.card != container.card):
+                self.delete_pod(container)
+                continue
+            if init:
+                self.again(init)
+                self.died(self.containers[-1], False)
+            self.again(container)
 
 
 def die_before(step: int) -> None:

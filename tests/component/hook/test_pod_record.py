@@ -25,3 +25,8 @@ def test_a_record_that_comes_late_is_waited_for(facts: Facts) -> None:
         late.join()
     assert found
     assert found.name == "p"
+
+
+def test_annotations_that_nobody_passes_on() -> None:
+    assert pod_record.not_known({"vgpu.io/grant-cores": "a", "x/y": "z"}) == [pod_record.NOT_KNOWN]
+    assert pod_record.not_known({"hami.io/vgpu-node": "n"}) == []

@@ -55,8 +55,16 @@ def test_what_only_a_newer_version_knows_is_ignored_with_one_note(seed: int) -> 
     for compiler in ("0.1.0", "0.0.9", "", None, 5, "x", "0.1.0~rc1"):
         with pytest.raises(VgpuError, match="expected a setting that this version knows"):
             settings.from_record({**record, "compiled_by": compiler}, "f")
-    with pytest.raises(VgpuError, match=r"scaling\.cores: expected a number, found x; run: vgpuctl config apply"):
-        settings.from_record({**record, "settings": {**unknown, "scaling.cores": "x"}}, "f")
+    with pytest.raises(VgpuError, match=r"paths\.run: expected text on one line, found 5; run: vgpuctl config apply"):
+        settings.from_record({**record, "settings": {**unknown, "paths.run": 5}}, "f")
+
+
+def test_what_a_newer_version_means_by_a_known_setting_and_this_one_cannot_use_is_the_default() -> None:
+    values = {"scaling.cores": "x", "placement.policy": "newest", "driver.capabilities": ["video"]}
+    record = {"version": 2, "node": "n", "compiled_by": "0.2", "settings": values}
+    made = settings.from_record(record, "f")
+    assert (made["scaling.cores"], made["placement.policy"], made["driver.capabilities"]) == (1.0, "binpack", ["video"])
+    assert made.notes == ["f: settings of vgpu 0.2, which this version ignores: scaling.cores, placement.policy"]
 
 
 def test_accessors() -> None:

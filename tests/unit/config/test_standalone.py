@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import annotations, standalone
+from vgpu.config import annotations, request, standalone
 from vgpu.config.errors import VgpuError
 
 KEY = "0123456789abcdef" * 2
@@ -127,11 +127,11 @@ def test_a_file_that_is_none(tmp_path: Path, kind: str) -> None:
 
 def test_the_value_of_the_request_with_the_key() -> None:
     found = {"vgpu.io/request-": "a", f"vgpu.io/request-{KEY[:-1]}": "b", f"vgpu.io/request-{KEY}": "c", "x": "d"}
-    assert standalone.asks(found)
+    assert request.asks_by_key(found)
     assert standalone.with_key(found, KEY) == "c"
     assert standalone.with_key(found, "f" * 32) is None
     assert standalone.with_key({"vgpu.io/request-\u00e4": ""}, KEY) is None
-    assert not standalone.asks({"vgpu.io/request": "", f"x/request-{KEY}": ""})
+    assert not request.asks_by_key({"vgpu.io/request": "", f"x/request-{KEY}": ""})
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,14 @@ from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook import main as hook_main
 from vgpu.hook.devices.allow import AllowDevices
-from vgpu.hook.main import Hook, parse
-from vgpu.hook.request import authorization, ignored_annotations
-from vgpu.hook.request.authorization import CommandLine, Grants, Key, Nothing, Plain
-from vgpu.hook.request.oci_state import Container
+from vgpu.hook.ledger.ledger import Ledger
+from vgpu.hook.main import parse
+from vgpu.hook.request import authorization, pod_record
+from vgpu.hook.request.authorization import Grants, Nothing
+from vgpu.hook.request.oci_state import CommandLine, Container
+from vgpu.hook.request.outside_kubernetes import Key, Plain
 from vgpu.hook.request.resolve_grants import WantedGrants
+from vgpu.hook.start import Hook
 
 POD = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
 STRANGER = "aaaaaaaa-0b0e-4c53-9d3a-6f0f8f0f1a11"
@@ -196,7 +198,7 @@ def test_a_misspelled_annotation_is_refused_outside_kubernetes(annotations: dict
 class Place(Host):
     """A node and a container of pid PID in a made-up /proc, whose root is `tree`."""
 
-    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         super().__init__(path)
         self.capfd = capfd
         self.stdin = path / "stdin"
@@ -222,7 +224,6 @@ class Place(Host):
         self.set_config(annotations=STANDALONE)
         self.set_settings()
         self.set_inventory()
-        monkeypatch.setattr(hook_main, "Hook", partial(Hook, proc=str(self.proc)))
 
     def cgroup(self, path: str) -> None:
         self.write(f"proc/{PID}/cgroup", f"5:devices:{path}\n1:name=systemd:{path}\n")
@@ -264,7 +265,7 @@ class Place(Host):
         fd = os.open(self.stdin, os.O_RDONLY)
         self.capfd.readouterr()
         try:
-            status = hook_main.main(["--config", str(self.config), *arguments], fd)
+            status = hook_main.main(["--config", str(self.config), *arguments], fd, str(self.proc))
         finally:
             os.close(fd)
         out, err = self.capfd.readouterr()
@@ -289,10 +290,10 @@ class Place(Host):
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Place:
+def place(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Place:
     if os.geteuid() != 0:
         pytest.skip("needs root: the hook refuses to run without it")
-    return Place(tmp_path, monkeypatch, capfd)
+    return Place(tmp_path, capfd)
 
 
 @pytest.fixture
@@ -501,7 +502,7 @@ def test_what_a_pods_annotations_ask_for_in_vain_is_logged(place: Place, equippe
 def test_a_pod_whose_annotations_nobody_knows_is_logged(place: Place, equipped: list[str]) -> None:
     place.pod(place.grants())
     assert place.run("prestart") == (0, "", "")
-    assert place.hook_log()[-1]["notes"][2:] == [ignored_annotations.NOT_KNOWN]
+    assert place.hook_log()[-1]["notes"][2:] == [pod_record.NOT_KNOWN]
     pods.write(str(place.path / "run"), record({}))
     (place.proc / str(PID) / "stat").unlink()
     assert place.run("poststop", state=place.state(pid=0)) == (0, "", "")
@@ -707,7 +708,7 @@ def test_a_failure_after_the_claim_withdraws_it(
     place: Place, monkeypatch: pytest.MonkeyPatch, error: BaseException, words: str
 ) -> None:
     def fail(self: Hook, *_: object) -> list[str]:
-        self.step = "step"
+        self.run.step = "step"
         raise error
 
     monkeypatch.setattr(Hook, "_equip", fail)
@@ -750,7 +751,7 @@ def test_a_failure_after_the_mounts_undoes_them_before_the_claim(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Hook, "_equip", equip)
-    monkeypatch.setattr(hook_main.Ledger, "confirm", fail)
+    monkeypatch.setattr(Ledger, "confirm", fail)
     line = place.refused()
     assert "record: " in line
     assert "no space on its file system (ENOSPC)" in line

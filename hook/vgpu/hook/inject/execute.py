@@ -14,11 +14,18 @@ import os
 
 from vgpu.config.errors import VgpuError
 from vgpu.hook.inject import mounts, overlay
-from vgpu.hook.inject.mounts import Handle, Staging
+from vgpu.hook.inject.mounts import Handle, Mounts
 from vgpu.hook.inject.operations import Inside, Operation, OverlayFile, ReplaceFile
-from vgpu.hook.inject.overlay import OverClassicMounts, OverNewMounts
+from vgpu.hook.inject.overlay import OverNewMounts
 from vgpu.hook.linux import mountinfo, syscalls
 from vgpu.hook.linux.rootfs import Rootfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vgpu.hook.inject.classic_mounts import Staging
+    from vgpu.hook.inject.overlay import Sources
 
 MAX_REPORT = 4096
 ATTEMPTS = 3
@@ -63,6 +70,15 @@ def _mapped(path: str) -> int:
     raise VgpuError(path, expected="a mapping of 0", found="none", do="map the container's root")
 
 
+def way_of_mounting() -> Callable[[Sources], Mounts]:
+    """The way that this kernel, under this seccomp filter, allows."""
+    if mounts.has_new_calls():
+        return OverNewMounts
+    from vgpu.hook.inject.classic_mounts import OverClassicMounts  # noqa: PLC0415
+
+    return OverClassicMounts
+
+
 class Execution:
     """The execution of `operations` in a container's mount namespace, until `keep` or `undo`, which close `root`.
 
@@ -74,11 +90,11 @@ class Execution:
     __slots__ = (
         "_answer",
         "_child",
-        "_how",
         "_journal",
         "_namespace",
         "_report",
         "_step",
+        "_way",
         "notes",
         "operations",
         "root",
@@ -89,7 +105,7 @@ class Execution:
         self.operations = operations
         self.root = root
         self.staging = staging
-        self._how = mounts.choose()
+        self._way = way_of_mounting()
         self._namespace = self._report = self._answer = self._journal = -1
         self._child = 0
         self._step: Operation | None = None
@@ -223,10 +239,10 @@ class Execution:
         cause = (error.strerror if isinstance(error, OSError) else "") or f"{type(error).__name__} {error}"
         return f"{self._step.describe() if self._step else 'entering the mount namespace'}: {cause}"
 
-    def _opened(self) -> tuple[list[Handle | None], OverNewMounts | OverClassicMounts]:
+    def _opened(self) -> tuple[list[Handle | None], Mounts]:
         """Everything of the host that the operations need, before the child enters the namespace."""
         layered = [operation.source for operation in self.operations if isinstance(operation, OverlayFile)]
-        over = overlay.over(self._how, layered, self.staging)
+        over = overlay.over(self._way, layered, self.staging)
         handles: list[Handle | None] = []
         for operation in self.operations:
             try:
@@ -237,12 +253,13 @@ class Execution:
             os.makedirs(self.staging, mode=0o700, exist_ok=True)
         return handles, over
 
-    def _execute(self, inside: Inside, over: OverNewMounts | OverClassicMounts, handles: list[Handle | None]) -> None:
+    def _execute(self, inside: Inside, over: Mounts, handles: list[Handle | None]) -> None:
         over.prepare()
+        incomplete = sum(handle is not None and handle.incomplete for handle in handles)
+        make = _staging_class() if incomplete else None
         syscalls.setns(self._namespace, syscalls.CLONE_NEWNS)
         over.enter()
-        incomplete = sum(handle is not None and handle.incomplete for handle in handles)
-        staging = Staging(self.staging, incomplete, self.root.table) if incomplete else None
+        staging = make(self.staging, incomplete, self.root.table) if make else None
         try:
             if staging:
                 self._stage(staging, over, handles)
@@ -256,11 +273,18 @@ class Execution:
             if staging:
                 staging.end()
 
-    def _stage(self, staging: Staging, over: OverNewMounts | OverClassicMounts, handles: list[Handle | None]) -> None:
+    def _stage(self, staging: Staging, over: Mounts, handles: list[Handle | None]) -> None:
         for operation, handle in zip(self.operations, handles):
             if handle is not None and handle.incomplete:
                 self._step = operation
                 staging.complete(handle, over)
+
+
+def _staging_class() -> type[Staging]:
+    """Imported on the host's side."""
+    from vgpu.hook.inject.classic_mounts import Staging  # noqa: PLC0415
+
+    return Staging
 
 
 def _is_kept(answer: int) -> bool:
@@ -273,7 +297,7 @@ def _is_kept(answer: int) -> bool:
     return False
 
 
-def _close(over: OverNewMounts | OverClassicMounts, handles: list[Handle | None]) -> None:
+def _close(over: Mounts, handles: list[Handle | None]) -> None:
     """Close what was opened, while the parent still works: the kernel takes a millisecond for an unattached overlay."""
     try:
         over.close()

@@ -1,12 +1,10 @@
-"""The two ways to bring a mount into a container's mount namespace, by file descriptor.
+"""Bringing a mount into a container's mount namespace, by file descriptor.
 
-Belongs here: the mechanism. Not here: which mounts a container gets. `NewMounts` (open_tree, fsopen, move_mount: Linux
-5.2) clones on the host's side and attaches inside. `ClassicMounts` is the fallback: it opens the source again inside
-the container's namespace, which before pivot_root still shows the host's tree, and goes on only if that is the very
-file that was opened on the host. Both set flags with mount_setattr (5.12) if the kernel has it. Without it a mount is
-first made complete in a place of the host that no container sees (`Staging`), because mount(2) sets flags only after
-mounting, and a path inside the container may then lead to another mount. A child that has entered the namespace runs
-`stage` and `attach`.
+Belongs here: the mechanism of Linux 5.2 (open_tree, fsopen, move_mount), which clones on the host's side and attaches
+inside. Not here: which mounts a container gets, and the fallback for older kernels (classic_mounts). mount_setattr
+(5.12) sets a mount's flags before it is attached. Without it a mount is *incomplete*, and is first made complete in a
+place of the host that no container sees (classic_mounts.Staging). A child that has entered the namespace runs `stage`
+and `attach`.
 """
 
 from __future__ import annotations
@@ -16,8 +14,6 @@ import os
 import stat
 
 from vgpu.hook.linux import syscalls
-from vgpu.hook.linux.cgroup import unescape
-from vgpu.hook.linux.mountinfo import MountTable
 
 READ_ONLY_FILE = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
 DEVICE = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NOEXEC
@@ -25,7 +21,6 @@ DATA = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_A
 READ_ONLY_DATA = DATA | syscalls.MOUNT_ATTR_RDONLY
 
 _MISSING = (errno.ENOSYS, errno.EPERM)  # EPERM: the answer of older seccomp profiles to an unknown call
-_REMOUNT = syscalls.MS_REMOUNT | syscalls.MS_BIND
 
 
 class Entry:
@@ -71,19 +66,55 @@ class Handle:
         return self.fd < 0 or stat.S_ISDIR(os.fstat(self.fd).st_mode)
 
 
-def choose() -> NewMounts | ClassicMounts:
-    """The way of mounting that this kernel, under this seccomp filter, allows."""
+def has_new_calls() -> bool:
+    """Whether this kernel, under this seccomp filter, has the calls that NewMounts makes."""
     try:
         os.close(syscalls.open_tree(syscalls.AT_FDCWD, "/", 0))  # no clone: the kernel is slow to end one
         os.close(syscalls.fsopen("tmpfs"))
     except OSError as error:
         if error.errno not in _MISSING:
             raise
-        return ClassicMounts()
-    return NewMounts()
+        return False
+    return True
 
 
-class NewMounts:
+class Mounts:
+    """A way of mounting. `layered` mounts a file of the host so that no process of the container can reach its inode,
+    where there is an overlay of it; `notes` says where there is none. `close` closes what was opened on the host.
+    """
+
+    __slots__ = ()
+    notes: list[str]
+
+    def bind(self, source: str, attributes: int) -> Handle:
+        raise NotImplementedError
+
+    def tmpfs(self, entries: tuple[Entry, ...], size: int, attributes: int) -> Handle:
+        raise NotImplementedError
+
+    def layered(self, path: str, attributes: int) -> Handle:
+        return self.bind(path, attributes)
+
+    def stage(self, handle: Handle, place: int) -> None:
+        raise NotImplementedError
+
+    def attach(self, handle: Handle, target: int) -> None:
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """In the child, before it enters the container's namespace."""
+
+    def enter(self) -> None:
+        """In the child, when it has entered the container's namespace."""
+
+    def leave(self) -> None:
+        """In the child, at its end."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class NewMounts(Mounts):
     """Linux 5.2 and later. Before 5.12 a mount is incomplete: mount(2) sets its flags, in its staging place."""
 
     __slots__ = ()
@@ -99,7 +130,7 @@ class NewMounts:
         """A detached tmpfs of at most `size` bytes with `entries`."""
         context = syscalls.fsopen("tmpfs")
         try:
-            for key, value in (("source", "vgpu"), *_limits(entries, size)):
+            for key, value in (("source", "vgpu"), *limits_of(entries, size)):
                 syscalls.fsconfig_set_string(context, key, value)
             syscalls.fsconfig_create(context)
             fd = syscalls.fsmount(context, attributes & ~syscalls.MOUNT_ATTR_RDONLY)
@@ -122,86 +153,14 @@ class NewMounts:
         syscalls.move_mount(handle.fd, target)
 
 
-class ClassicMounts:
-    """Before Linux 5.2, or where a seccomp filter hides the new calls. Every mount is made inside, and incomplete."""
-
-    __slots__ = ()
-
-    def bind(self, source: str, attributes: int) -> Handle:
-        return _incomplete(Handle(os.open(source, os.O_PATH | os.O_CLOEXEC), attributes, source))
-
-    def tmpfs(self, entries: tuple[Entry, ...], size: int, attributes: int) -> Handle:
-        return _incomplete(Handle(-1, attributes, "", entries, size))
-
-    def stage(self, handle: Handle, place: int) -> None:
-        if handle.fd < 0:
-            options = ",".join(f"{key}={value}" for key, value in _limits(handle.entries, handle.size))
-            syscalls.mount("vgpu", _proc(place), "tmpfs", _flags(handle.attributes) & ~syscalls.MS_RDONLY, options)
-        else:
-            _bind_again(handle, place)
-
-    def attach(self, handle: Handle, target: int) -> None:
-        """Bind the staged mount, with the flags that it has, to the file of `target`. Nothing is resolved."""
-        syscalls.mount(_proc(handle.staged), _proc(target), "", syscalls.MS_BIND)
-
-
-class Staging:
-    """A tmpfs on the host's directory `path`, in the container's namespace only, where incomplete mounts are completed.
-
-    No container sees it: pivot_root takes the host's tree away, and `end` detaches it before that. `table` is the
-    namespace's: where mounts on the directory would appear in the host's namespace as well, its mount is made private.
-    """
-
-    __slots__ = ("_count", "_fd")
-
-    def __init__(self, path: str, places: int, table: MountTable | None) -> None:
-        before = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        mount = syscalls.mount_id(before)
-        os.close(before)
-        if table and table.propagates(mount):
-            syscalls.mount("", unescape(table.place(mount)), "", syscalls.MS_PRIVATE, "")
-        options = f"size=4k,nr_inodes={places + 1},mode=0700"
-        syscalls.mount("vgpu", path, "tmpfs", _flags(DATA), options)
-        self._count = 0
-        try:
-            self._fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
-            syscalls.umount2(path, syscalls.MNT_DETACH)
-            raise
-
-    def complete(self, handle: Handle, how: NewMounts | ClassicMounts) -> None:
-        """Make the mount complete: with its content, its flags and private propagation."""
-        name = str(self._count)
-        self._count += 1
-        if handle.is_directory():
-            os.mkdir(name, 0o700, dir_fd=self._fd)
-        else:
-            os.mknod(name, 0o600, dir_fd=self._fd)
-        place = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=self._fd)
-        try:
-            how.stage(handle, place)
-        finally:
-            os.close(place)
-        handle.staged = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=self._fd)
-        if handle.fd < 0:
-            fill(handle.staged, handle.entries)
-        syscalls.mount("", _proc(handle.staged), "", syscalls.MS_PRIVATE, "")
-        _remount(handle.staged, handle.attributes)
-
-    def end(self) -> None:
-        """Detach it and what is left in it."""
-        syscalls.umount2(_proc(self._fd), syscalls.MNT_DETACH)
-        os.close(self._fd)
-
-
-def _limits(entries: tuple[Entry, ...], size: int) -> tuple[tuple[str, str], ...]:
+def limits_of(entries: tuple[Entry, ...], size: int) -> tuple[tuple[str, str], ...]:
     """Limits that leave room for the entries only: a tenant's files could leave a mapped file without pages."""
     return ("size", str(size)), ("nr_inodes", str(len(entries) + 1)), ("mode", "0755")
 
 
 def detach(target: int) -> None:
     """Detach the uppermost mount on the file of `target`, even while processes use it."""
-    syscalls.umount2(_proc(target), syscalls.MNT_DETACH)
+    syscalls.umount2(by_fd(target), syscalls.MNT_DETACH)
 
 
 def fill(directory: int, entries: tuple[Entry, ...]) -> None:
@@ -235,50 +194,13 @@ def set_attributes(handle: Handle) -> None:
         if error.errno not in _MISSING:
             os.close(handle.fd)
             raise
-        _incomplete(handle)
+        incomplete(handle)
 
 
-def _incomplete(handle: Handle) -> Handle:
+def incomplete(handle: Handle) -> Handle:
     handle.incomplete = True
     return handle
 
 
-def _bind_again(handle: Handle, place: int) -> None:
-    here = os.open(handle.source, os.O_PATH | os.O_CLOEXEC)
-    try:
-        if _identity(here) != _identity(handle.fd):
-            reason = "is another file in the container's namespace; the hook must run before pivot_root"
-            raise OSError(errno.ESTALE, f"{handle.source} {reason}")
-        syscalls.mount(_proc(here), _proc(place), "", syscalls.MS_BIND)
-    finally:
-        os.close(here)
-
-
-def _identity(fd: int) -> tuple[int, int]:
-    status = os.fstat(fd)
-    return status.st_dev, status.st_ino
-
-
-def _remount(fd: int, attributes: int) -> None:
-    """Set the mount's flags with mount(2). Flags that are set already stay, because a user namespace may lock them."""
-    kept = os.fstatvfs(fd).f_flag & (os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
-    syscalls.mount("", _proc(fd), "", _REMOUNT | _flags(attributes) | _kept(kept))
-
-
-def _kept(flags: int) -> int:
-    pairs = (
-        (os.ST_RDONLY, syscalls.MS_RDONLY),
-        (os.ST_NOSUID, syscalls.MS_NOSUID),
-        (os.ST_NODEV, syscalls.MS_NODEV),
-        (os.ST_NOEXEC, syscalls.MS_NOEXEC),
-    )
-    return sum(ms for st, ms in pairs if flags & st)
-
-
-def _flags(attributes: int) -> int:
-    """MOUNT_ATTR_* and MS_* have the same values for these four."""
-    return attributes & 0xF
-
-
-def _proc(fd: int) -> str:
+def by_fd(fd: int) -> str:
     return f"/proc/self/fd/{fd}"

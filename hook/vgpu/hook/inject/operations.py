@@ -12,8 +12,7 @@ import os
 import stat
 
 from vgpu.hook.inject import mounts
-from vgpu.hook.inject.mounts import ClassicMounts, Entry, Handle, NewMounts
-from vgpu.hook.inject.overlay import OverClassicMounts, OverNewMounts
+from vgpu.hook.inject.mounts import Entry, Handle, Mounts
 from vgpu.hook.linux.rootfs import Rootfs
 
 
@@ -22,7 +21,7 @@ class Inside:
 
     __slots__ = ("mounted", "mounts", "root")
 
-    def __init__(self, root: Rootfs, how: OverNewMounts | OverClassicMounts) -> None:
+    def __init__(self, root: Rootfs, how: Mounts) -> None:
         self.root = root
         self.mounts = how
         self.mounted: list[int] = []
@@ -59,7 +58,7 @@ class Operation:
     def describe(self) -> str:
         raise NotImplementedError
 
-    def open(self, how: NewMounts | ClassicMounts) -> Handle | None:
+    def open(self, how: Mounts) -> Handle | None:
         return None
 
     def execute(self, inside: Inside, handle: Handle | None) -> None:
@@ -80,7 +79,7 @@ class Tmpfs(Operation):
     def describe(self) -> str:
         return f"tmpfs {self.path} {_options(self.attributes)} size={self.size >> 10}k, {len(self.entries)} entries"
 
-    def open(self, how: NewMounts | ClassicMounts) -> Handle:
+    def open(self, how: Mounts) -> Handle:
         return how.tmpfs(self.entries, self.size, self.attributes)
 
     def execute(self, inside: Inside, handle: Handle | None) -> None:
@@ -101,7 +100,7 @@ class Bind(Operation):
     def describe(self) -> str:
         return f"mount {self.source} on {self.path} {_options(self.attributes)}"
 
-    def open(self, how: NewMounts | ClassicMounts) -> Handle:
+    def open(self, how: Mounts) -> Handle:
         handle = self.mount(how)
         if handle.regular:
             return handle
@@ -112,7 +111,7 @@ class Bind(Operation):
             raise
         return handle
 
-    def mount(self, how: NewMounts | ClassicMounts) -> Handle:
+    def mount(self, how: Mounts) -> Handle:
         return how.bind(self.source, self.attributes)
 
     def check(self, status: os.stat_result) -> None:
@@ -130,10 +129,8 @@ class OverlayFile(Bind):
 
     __slots__ = ()
 
-    def mount(self, how: NewMounts | ClassicMounts) -> Handle:
-        if isinstance(how, (OverNewMounts, OverClassicMounts)):
-            return how.layered(self.source, self.attributes)
-        return super().mount(how)
+    def mount(self, how: Mounts) -> Handle:
+        return how.layered(self.source, self.attributes)
 
     def execute(self, inside: Inside, handle: Handle | None) -> None:
         assert handle is not None

@@ -8,7 +8,7 @@ kernel refuses `remount,rw`. A mapping still shows what the host writes into the
 The overlay as a whole is never attached in the container, and never in the host's mount namespace, so no other file of
 those directories can be reached. Where the kernel refuses an overlay, the files are bound as they are, with a note.
 `NewMounts` clones the files on the host's side. Before Linux 6.15 the kernel clones nothing of a detached mount: there
-the child first attaches the overlay in a mount namespace of its own. `ClassicMounts` attaches it in the container's
+the child first attaches the overlay in a mount namespace of its own. classic_mounts attaches it in the container's
 namespace before pivot_root, on a private mount, and detaches it before the child ends.
 """
 
@@ -20,7 +20,7 @@ import stat
 
 from vgpu.config import paths
 from vgpu.hook.inject import mounts
-from vgpu.hook.inject.mounts import ClassicMounts, Handle, NewMounts
+from vgpu.hook.inject.mounts import Handle, Mounts, NewMounts
 from vgpu.hook.linux import syscalls
 
 TYPE_CHECKING = False
@@ -195,7 +195,7 @@ def _below(path: str, other: str) -> bool:
     return path != other and path.startswith(other.rstrip("/") + "/")
 
 
-def _same(found: os.stat_result, source: os.stat_result) -> bool:
+def is_same(found: os.stat_result, source: os.stat_result) -> bool:
     """Whether the overlay's file `found` is the host's file `source`. They have different st_dev."""
     return (
         found.st_ino & INODE == source.st_ino & INODE
@@ -205,12 +205,12 @@ def _same(found: os.stat_result, source: os.stat_result) -> bool:
     )
 
 
-def _data(layers: list[tuple[str, int]]) -> str:
+def data_of(layers: list[tuple[str, int]]) -> str:
     """The value of `lowerdir`, by descriptor: no path is resolved again, and none has to be quoted."""
     return ":".join(f"/proc/self/fd/{fd}" for _, fd in layers)
 
 
-def _source(layers: list[tuple[str, int]]) -> str:
+def source_of(layers: list[tuple[str, int]]) -> str:
     """What mountinfo names as the mount's source, `vgpu:<container>`: by it the reaper knows that a container lives."""
     names = (path.rpartition("/containers/")[2] for path, _ in layers if "/containers/" in path)
     name = next((name for name in names if paths.is_container_id(name) and len(name) <= MAX_SOURCE), "")
@@ -228,7 +228,7 @@ class OverNewMounts(NewMounts):
         self._overlays: list[Overlay] = []
         self._pending: list[tuple[Handle, Overlay, str]] = []  # for `prepare`, which clones them
         self._attached = False  # whether an overlay has to be attached before its files can be cloned
-        self.notes += _first_accepted(sources, self._mount)
+        self.notes += first_accepted(sources, self._mount)
 
     def close(self) -> None:
         for overlay in self._overlays:
@@ -239,8 +239,8 @@ class OverNewMounts(NewMounts):
     def _mount(self, overlay: Overlay) -> None:
         context = syscalls.fsopen(OVERLAY)
         try:
-            syscalls.fsconfig_set_string(context, "source", _source(overlay.layers))
-            syscalls.fsconfig_set_string(context, "lowerdir", _data(overlay.layers))
+            syscalls.fsconfig_set_string(context, "source", source_of(overlay.layers))
+            syscalls.fsconfig_set_string(context, "lowerdir", data_of(overlay.layers))
             syscalls.fsconfig_create(context)
             overlay.fd = syscalls.fsmount(context, ATTRIBUTES)
         finally:
@@ -251,7 +251,7 @@ class OverNewMounts(NewMounts):
         """A detached mount of the file `path` of an overlay; of the file itself where there is no overlay of it."""
         source = self._sources.find(path)
         for _ in range(ATTEMPTS):
-            overlay = _overlay_of(source, self._overlays) if source else None
+            overlay = overlay_of(source, self._overlays) if source else None
             if source is None or overlay is None:
                 return self.bind(path, attributes)
             handle = self._cloned(overlay, source, attributes)
@@ -263,7 +263,7 @@ class OverNewMounts(NewMounts):
     def _cloned(self, overlay: Overlay, source: Source, attributes: int) -> Handle | None:
         """None when the overlay has another file at that place: an upper layer's, or a newer one."""
         handle = self._clone(overlay, source, attributes)
-        if handle is not None and _same(os.fstat(handle.fd), source.status):
+        if handle is not None and is_same(os.fstat(handle.fd), source.status):
             handle.regular = True
             return handle
         if handle is not None:
@@ -337,95 +337,15 @@ class OverNewMounts(NewMounts):
             finally:
                 os.close(stage)
 
-    def enter(self) -> None:
-        """In the child, when it has entered the container's namespace."""
 
-    def leave(self) -> None:
-        """In the child, at its end."""
-
-
-class OverClassicMounts(ClassicMounts):
-    """ClassicMounts whose `layered` mounts a file through an overlay. `notes` says where it could not."""
-
-    __slots__ = ("_layered", "_overlays", "_sources", "notes")
-
-    def __init__(self, sources: Sources) -> None:
-        self.notes: list[str] = []
-        self._sources = sources
-        self._layered: dict[int, Source] = {}  # by the handle's fd
-        self._overlays: list[Overlay] = []
-
-    def close(self) -> None:
-        self._sources.close()
-
-    def layered(self, path: str, attributes: int) -> Handle:
-        handle = self.bind(path, attributes)
-        source = self._sources.find(path)
-        if source is not None:
-            self._layered[handle.fd] = source
-        return handle
-
-    def prepare(self) -> None:
-        """In the child, before it enters the container's namespace."""
-
-    def enter(self) -> None:
-        """In the child, when it has entered the container's namespace: mount the overlay on a private mount."""
-        self.notes += _first_accepted(self._sources, self._mount)
-
-    def _mount(self, overlay: Overlay) -> None:
-        here: list[tuple[str, int]] = []
-        try:
-            for path, fd in overlay.layers:
-                here.append((path, _opened_again(path, fd)))
-            syscalls.mount("", STAGE_MOUNT, "", syscalls.MS_PRIVATE, "")
-            flags = ATTRIBUTES  # MOUNT_ATTR_* and MS_* have the same values for these
-            syscalls.mount(_source(here), STAGE, OVERLAY, flags, f"lowerdir={_data(here)}")
-        finally:
-            for _, fd in here:
-                os.close(fd)
-        overlay.fd = os.open(STAGE, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._overlays.append(overlay)
-
-    def stage(self, handle: Handle, place: int) -> None:
-        source = self._layered.get(handle.fd)
-        overlay = _overlay_of(source, self._overlays) if source else None
-        if source is None or overlay is None:
-            super().stage(handle, place)
-        elif not self._bind_from(overlay, source, handle, place):
-            above = overlay.with_on_top(source)
-            self._mount(above)
-            if not self._bind_from(above, source, handle, place):
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source.path())
-
-    def _bind_from(self, overlay: Overlay, source: Source, handle: Handle, place: int) -> bool:
-        """False when the overlay has another file at that place: an upper layer's, or a newer one."""
-        try:
-            fd = os.open(overlay.relative(source), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=overlay.fd)
-        except FileNotFoundError:
-            return False
-        try:
-            if _same(os.fstat(fd), os.fstat(handle.fd)):
-                syscalls.mount(f"/proc/self/fd/{fd}", f"/proc/self/fd/{place}", "", syscalls.MS_BIND)
-                return True
-            return False
-        finally:
-            os.close(fd)
-
-    def leave(self) -> None:
-        """In the child, at its end: detach the overlays. The mounts of their files stay."""
-        while self._overlays:
-            syscalls.umount2(STAGE, syscalls.MNT_DETACH)
-            os.close(self._overlays.pop().fd)
-
-
-def _overlay_of(source: Source, overlays: list[Overlay]) -> Overlay | None:
+def overlay_of(source: Source, overlays: list[Overlay]) -> Overlay | None:
     if len(overlays) == 1 and overlays[0].relative(source):
         return overlays[0]
     having = [overlay for overlay in overlays if overlay.relative(source)]
     return next((overlay for overlay in having if overlay.has_on_top(source)), having[0] if having else None)
 
 
-def _first_accepted(sources: Sources, mount: Callable[[Overlay], None]) -> list[str]:
+def first_accepted(sources: Sources, mount: Callable[[Overlay], None]) -> list[str]:
     """Mount the first choice of directories that the kernel accepts. Returns notes on those that stay outside."""
     first: OSError | None = None
     for directories, left_out in sources.choices():
@@ -443,21 +363,11 @@ def _refused(directories: list[str], error: OSError) -> str:
     return f"no overlay of {', '.join(directories)} ({cause}): {LEASES}"
 
 
-def _opened_again(path: str, host: int) -> int:
-    """The host's directory `path` in the container's mount namespace; it has to be the very same."""
-    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    here, there = os.fstat(fd), os.fstat(host)
-    if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
-        return fd
-    os.close(fd)
-    raise OSError(errno.ESTALE, f"{path} is another directory in the container's namespace")
-
-
-def over(how: NewMounts | ClassicMounts, paths: Iterable[str], spare: str) -> OverNewMounts | OverClassicMounts:
-    """`how` with an overlay of the directories that hold `paths`. The caller closes it."""
+def over(way: Callable[[Sources], Mounts], paths: Iterable[str], spare: str) -> Mounts:
+    """The `way` of mounting, with an overlay of the directories that hold `paths`. The caller closes it."""
     sources = Sources(paths, spare)
     try:
-        return OverNewMounts(sources) if isinstance(how, NewMounts) else OverClassicMounts(sources)
+        return way(sources)
     except BaseException:
         sources.close()
         raise

@@ -7,7 +7,7 @@ loader. The caller opens the device cgroup besides, which needs no undoing: the 
 
 from __future__ import annotations
 
-from vgpu.config import core_schedule, usage
+from vgpu.config import core_schedule, limits
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import DO, Binary, Device, Inventory, Library
 from vgpu.config.limits import LIMITS_PATH, PRIVATE_DIR, REAL_DIR, USAGE_DIR
@@ -200,8 +200,10 @@ def _limiter(libraries: list[Library], container: PlannedContainer) -> list[Oper
     entries = [Entry(name) for name in ("driver", "usage", "presence")]
     entries += [Entry(name, b"", mode=0o444) for name in ("limits", "cards", *presence)]
     entries += [Entry(f"driver/{library.soname}", b"", mode=0o444) for library in real]
-    region = [Entry("usage", usage.BEGINNING, mode=0o666, size=usage.SIZE)]  # every user in the container may write it
-    region += [Entry(name, b"", mode=0o666) for name in usage.SHARE_FILES]
+    region = [
+        Entry("usage", limits.USAGE_BEGINNING, mode=0o666, size=limits.USAGE_SIZE)
+    ]  # every user in the container may write it
+    region += [Entry(name, b"", mode=0o666) for name in limits.USAGE_SHARE_FILES]
     operations: list[Operation] = [Tmpfs(PRIVATE_DIR, tuple(entries), SMALL, mounts.READ_ONLY_FILE)]
     operations += [OverlayFile(library.path, f"{REAL_DIR}/{library.soname}") for library in real]
     operations.append(OverlayFile(container.limits_file, LIMITS_PATH, mounts.READ_ONLY_DATA))

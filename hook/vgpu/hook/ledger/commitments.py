@@ -1,7 +1,7 @@
-"""Commitments: the sums of what each card owes to claims, and to grants whose container is between two lives.
+"""Commitments to grants whose container is between two lives.
 
-Belongs here: how one claim or grant adds to a card's commitment, and which placed grants no longer count. All grants of
-a pod end together, cores and memory and all its containers, when the pod is known to be gone:
+Belongs here: which placed grants no longer count, and how the others add to a card's commitment. All grants of a pod
+end together, cores and memory and all its containers, when the pod is known to be gone:
 
 1. kubelet has removed the pod's cgroup, in this boot;
 2. kubelet has given device ids of one of its grants to a later grant of another pod;
@@ -15,7 +15,6 @@ holding the lock, which are the ledger's, and looking at cgroups (pod_cgroups).
 from __future__ import annotations
 
 from vgpu.config import grants, ranges
-from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.limits import CardLimit
@@ -23,6 +22,7 @@ from vgpu.config.ranges import Range
 from vgpu.config.request import WHOLE_CARD, Wishes
 from vgpu.hook.ledger import pod_cgroups
 from vgpu.hook.ledger.pod_cgroups import PodCgroups
+from vgpu.hook.ledger.totals import Part, Totals
 from vgpu.hook.placement.placement import Commitment
 
 TYPE_CHECKING = False
@@ -31,58 +31,6 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     Key = TypeVar("Key")
-
-Part = tuple[CardLimit, bool]  #: of one card, and whether it is a whole one
-
-
-class Totals:
-    """The commitments in `cards`, by uuid, and what each claim has of each card."""
-
-    __slots__ = ("_of_claims", "_of_pods", "cards")
-
-    def __init__(self) -> None:
-        self.cards: dict[str, Commitment] = {}
-        self._of_claims: dict[str, list[Part]] = {}  # by the id of a grant
-        self._of_pods: set[tuple[str, str]] = set()
-
-    def add(self, part: Part, name: str, pod: str = "") -> None:
-        """Add one container's part of one card; `name` is the container's for messages, `pod` its pod's uid."""
-        card, exclusive = part
-        cores = WHOLE_CARD if exclusive else card.cores
-        memory = 0 if exclusive else card.memory
-        now = self.cards.get(card.uuid, Commitment())
-        self.cards[card.uuid] = Commitment(
-            now.cores + cores, now.memory + memory, now.exclusive or exclusive, (*now.holders, name),
-            (*now.amounts, (cores, memory)),
-        )  # fmt: skip
-        self._of_pods.add((pod, card.uuid))
-
-    def add_claim(self, claim: Claim) -> None:
-        """Add the claim of a living container."""
-        parts = []
-        for card in claim.cards:
-            cores, memory = claim.committed(card)
-            parts.append((CardLimit(card.uuid, memory, cores, cores), claim.exclusive))
-        for part in parts:
-            self.add(part, claim.name or claim.container, claim.holder.pod_uid if claim.holder else "")
-        self._of_claims.update((grant_id, parts) for grant_id in claim.grants)
-
-    def add_excess(self, uuid: str, wanted: Commitment, has: Commitment, name: str, pod: str) -> None:
-        """Add what a pod that `has` a part of the card still wants of it."""
-        cores, memory = max(wanted.cores - has.cores, 0), max(wanted.memory - has.memory, 0)
-        if has.cores >= WHOLE_CARD or not (cores or memory):
-            return
-        self.add((CardLimit(uuid, 0 if wanted.exclusive else memory, cores, 0), False), name, pod)
-        self.cards[uuid].exclusive = self.cards[uuid].exclusive or wanted.exclusive
-
-    def has(self, pod: str, uuid: str) -> bool:
-        """Whether the pod has a part of the card."""
-        return (pod, uuid) in self._of_pods
-
-    def parts_of(self, group: list[Grant]) -> list[Part]:
-        """What the container with the grants `group` has: by its claim, or by the grants."""
-        claimed = [self._of_claims[grant.id] for grant in group if grant.id in self._of_claims]
-        return claimed[0] if claimed else _parts_of(group)[0]
 
 
 class Phases:
@@ -249,6 +197,12 @@ def _grouped(known: list[Grant], key: Callable[[Grant], Key]) -> list[tuple[Key,
     return list(groups.items())
 
 
+def _parts_in(totals: Totals, group: list[Grant]) -> list[Part]:
+    """What the container with the grants `group` has: by its claim, or by the grants."""
+    claimed = [totals.of_claims[grant.id] for grant in group if grant.id in totals.of_claims]
+    return claimed[0] if claimed else _parts_of(group)[0]
+
+
 def _parts_of(group: list[Grant]) -> tuple[list[Part], list[str]]:
     """(parts, messages) of the grants of one container between two lives."""
     try:
@@ -262,7 +216,7 @@ def _parts_of(group: list[Grant]) -> tuple[list[Part], list[str]]:
 def _together(groups: list[list[Grant]], totals: Totals) -> dict[str, Commitment]:
     """What several containers have of each card together."""
     found = Totals()
-    for part in [part for group in groups for part in totals.parts_of(group)]:
+    for part in [part for group in groups for part in _parts_in(totals, group)]:
         found.add(part, "")
     return found.cards
 

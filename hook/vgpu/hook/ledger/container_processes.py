@@ -1,9 +1,8 @@
 """The processes of a container as the host sees them: pids with their start times.
 
-Belongs here: `own_cgroup`, the cgroup in which the runtime put a container's init, which the hook reads at claim time
-because an init such as systemd moves itself later; and `ContainerProcesses`, the processes that live now, for the
-daemon and its lender and metrics. Not here: changing anything. Where a container has no cgroup of its own, or shares
-one, its PID namespace and its init's descendants identify its processes.
+Belongs here: `ContainerProcesses`, the processes that live now, for the daemon and its lender and metrics. Not here:
+changing anything. Where a container has no cgroup of its own, or shares one, its PID namespace and its init's
+descendants identify its processes.
 """
 
 from __future__ import annotations
@@ -13,39 +12,10 @@ import os
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.hook.linux import cgroup, procfs
-from vgpu.hook.linux.cgroup import Membership, Mount
+from vgpu.hook.linux.cgroup import Mount
 
 TYPE_CHECKING = False
-PREFERRED = (("devices",), (), ("pids",), ("memory",))  #: the hierarchies in which runtimes put containers, best first
-MAX_PATH = 4000
 MAX_DEPTH = 64  #: of a process's ancestors
-
-
-def own_cgroup(pid: int, proc: str = "/proc") -> str:
-    """`<controllers>:<path>` of the cgroup that the runtime made for `pid`; "" when `pid` shares the runtime's own."""
-    ours = {item.controllers: item.path for item in cgroup.memberships_of("self", proc)}
-    own = [
-        item
-        for item in cgroup.memberships_of(pid, proc)
-        if item.path.isprintable() and len(item.path) < MAX_PATH and not _within(ours.get(item.controllers), item.path)
-    ]
-    if not own:
-        return ""
-    best = min(own, key=_rank)
-    return f"{','.join(best.controllers)}:{best.path}"
-
-
-def _rank(item: Membership) -> int:
-    """A hierarchy's place in PREFERRED. v1's controllers may be mounted together: cpu,cpuacct."""
-    for rank, controllers in enumerate(PREFERRED):
-        if item.controllers == controllers or (controllers and controllers[0] in item.controllers):
-            return rank
-    return len(PREFERRED)
-
-
-def _within(path: str | None, top: str) -> bool:
-    """Whether cgroup `path` is `top` or below it. Every path is below /."""
-    return top == "/" or (path is not None and (path == top or path.startswith(top + "/")))
 
 
 class Populations:
@@ -69,7 +39,7 @@ class Populations:
             for pid, text in self._read()
             if path in text  # most processes are not of this container, and parsing takes longer than reading
             and any(
-                _within(item.path, path)
+                cgroup.is_within(item.path, path)
                 for item in cgroup.parse_cgroups(text)
                 if controllers is None or ",".join(item.controllers) == controllers
             )

@@ -1,8 +1,9 @@
 """The node's ledger: which container holds what on which card, under one lock.
 
-Belongs here: claiming (grants and standalone requests alike), releasing, and the sum of what is committed. State is
+Belongs here: claiming (grants and standalone requests alike), and the sum of what is committed. State is
 `<run>/containers/<id>/{claim.json,limits,cards}`, `<run>/presence*` and `<state>/grants/*.json`. Runs as root. Not
-here: the lock (lock), the choice of cards (vgpu.hook.placement), the containers' time on a card (core_schedules).
+here: reading claims and releasing them (living_claims), the lock (lock), the choice of cards (vgpu.hook.placement), the
+containers' time on a card (core_schedules).
 
 A claim counts while its container's init lives. A placed grant counts with or without a container, because kubelet
 promised it to the pod, until it is deleted or its pod is known to be gone (commitments). An unreadable record becomes a
@@ -16,32 +17,34 @@ import time
 
 from vgpu.config import claims, foreign, grants, health, limits, paths, records
 from vgpu.config.claims import Claim
-from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.config.foreign import User
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Card
-from vgpu.config.limits import UNLIMITED, CardLimit
+from vgpu.config.limits import CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger import container_directory, core_schedules, pod_cgroups, presence
-from vgpu.hook.ledger.commitments import OpenGrants, Totals
+from vgpu.hook.ledger import container_directory, core_schedules, presence
+from vgpu.hook.ledger.living_claims import LivingClaims
 from vgpu.hook.ledger.lock import Lock
-from vgpu.hook.ledger.pod_cgroups import PodCgroups
-from vgpu.hook.linux import procfs, staleness
+from vgpu.hook.ledger.totals import Totals
+from vgpu.hook.linux import procfs
 from vgpu.hook.placement import placement
 from vgpu.hook.placement.allocation import Allocation, from_request
 from vgpu.hook.placement.placement import Commitment, NoFit, Policy
-from vgpu.hook.request import ignored_annotations
+from vgpu.hook.request import identity
 from vgpu.hook.request.resolve_grants import ResolvedGrants, WantedGrants, resolve, terms_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # not at run time: it costs the hook's process time
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection
+
+    from vgpu.hook.ledger.pod_cgroups import PodCgroups
 
 #: Seconds that a start which kubelet has admitted waits for room. A pod that ends holds its card for about 4 s after
 #: its last process; kubelet's first back-off after a refusal is 10 s.
 PATIENCE = 6.0
+Pods = dict[str, list[Grant]]  #: the grants of pods, by uid
 RETRY = 0.2  #: seconds between two attempts of such a start
 PAUSE = 0.01  #: between two looks whether a pod without a process has ended
 
@@ -49,7 +52,7 @@ PAUSE = 0.01  #: between two looks whether a pod without a process has ended
 class Start:
     """A container that starts: its id, its init (pid and start time), its bundle, and its identity in Kubernetes.
 
-    `cgroup` is the init's own, from container_processes.own_cgroup.
+    `cgroup` is the init's own, from cgroup.own_of.
     """
 
     __slots__ = ("bundle", "cgroup", "container", "holder", "name", "now", "pid", "start_time")
@@ -94,11 +97,8 @@ class Attempt:
         self.may_get_room = False
 
 
-class Ledger:
-    """The ledger of one node. `notes` collects messages about damaged records; `proc` is the root of procfs.
-
-    `clock` and `sleep` are for a start that waits.
-    """
+class Ledger(LivingClaims):
+    """The ledger of one node. `clock` and `sleep` are for a start that waits."""
 
     __slots__ = (
         "_attempt",
@@ -106,13 +106,8 @@ class Ledger:
         "_foreign",
         "_ill",
         "_sleep",
-        "boot_id",
         "cards",
-        "notes",
         "policy",
-        "proc",
-        "run_dir",
-        "state_dir",
         "terms",
         "virtual_memory",
     )
@@ -125,17 +120,13 @@ class Ledger:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.run_dir = settings.run_dir
-        self.state_dir = settings.state_dir
+        super().__init__(settings, proc)
         self.cards = cards
-        self.proc = proc
-        self.boot_id = staleness.boot_id(proc)
         self.policy = Policy(
             settings.text("placement.policy"), settings.number("scaling.cores"), settings.number("scaling.memory")
         )
         self.terms = terms_of(settings, self.policy)
         self.virtual_memory = settings.flag("scaling.virtual_memory") and settings.number("scaling.memory") > 1
-        self.notes: list[str] = []
         self._foreign: dict[str, list[User]] | None = None
         self._ill: dict[str, str] | None = None
         self._attempt = Attempt()
@@ -201,63 +192,6 @@ class Ledger:
         with Lock(self.run_dir):
             self._withdraw(start)
 
-    def release(self, container: str) -> bool:
-        """Release a container that has ended. False when it has no claim, or a new life under the same id."""
-        with Lock(self.run_dir):
-            container_directory.clear(self.run_dir, self.state_dir)
-            try:
-                claim = claims.read(self.run_dir, container)
-            except FileNotFoundError:
-                return container_directory.remove(self.run_dir, container)  # an older version's hook was killed
-            except VgpuError as error:
-                self.notes.append(str(error))
-            else:
-                if self.lives(claim):
-                    return False
-            self._end(container)
-            return True
-
-    def reap(self, dead: list[Claim]) -> list[Claim]:
-        """Release those claims of `dead` that are unchanged, and still dead, under the lock.
-
-        BlockingIOError when a hook holds the lock. The caller tries again later: a dead claim counts nowhere.
-        """
-        released = []
-        with Lock(self.run_dir, wait=False):
-            for claim in dead:
-                try:
-                    found = claims.read(self.run_dir, claim.container)
-                except (FileNotFoundError, VgpuError):
-                    continue
-                same = (found.pid, found.start_time, found.ready) == (claim.pid, claim.start_time, claim.ready)
-                if same and not self.lives(found):
-                    self._end(claim.container)
-                    released.append(claim)
-        return released
-
-    def discard(self, container: str, unchanged: Callable[[], bool]) -> bool:
-        """Remove a container's directory without a readable claim, if it is `unchanged` under the lock."""
-        with Lock(self.run_dir, wait=False):
-            try:
-                claims.read(self.run_dir, container)
-            except (FileNotFoundError, VgpuError):
-                if unchanged():
-                    self._end(container)
-                    return True
-        return False
-
-    def clear(self) -> None:
-        """Remove what a process that was killed under the lock has left; BlockingIOError as in `reap`."""
-        with Lock(self.run_dir, wait=False):
-            container_directory.clear(self.run_dir, self.state_dir)
-
-    def reschedule(self, uuids: Iterable[str]) -> None:
-        """Divide the time of these cards again among their shares. The caller holds the lock. It never fails."""
-        try:
-            self.notes += core_schedules.rewrite(self.run_dir, self.shares(), uuids)
-        except VgpuError as error:
-            self.notes.append(f"the core schedules are unchanged: {error}")
-
     def place(self, wanted: Request | WantedGrants, holder: Holder | None, container: str = "") -> Allocation:
         """The allocation that `claim` would make now. Cards that `container` already holds count as free."""
         start = Start(container, 0, 0, "", holder, "", 0.0)
@@ -269,40 +203,6 @@ class Ledger:
 
     # Reading
 
-    def claims(self) -> list[Claim]:
-        """All readable claims, of living and of dead containers. The limits file stands in for a damaged claim."""
-        found = []
-        try:
-            names = sorted(os.listdir(paths.containers(self.run_dir)))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            path = paths.containers(self.run_dir)
-            raise VgpuError(path, expected="the directory of claims", found=error.strerror) from None
-        for name in names:
-            if not paths.is_container_id(name):
-                continue
-            try:
-                found.append(claims.read(self.run_dir, name))
-            except FileNotFoundError:
-                continue  # a hook without the lock has just made or removed it
-            except VgpuError as error:
-                self._note(str(error))
-                found += self._salvaged(name)
-        return found
-
-    def shares(self) -> list[Claim]:
-        """The claims of living containers that share their cards."""
-        return [claim for claim in self.claims() if not claim.exclusive and self.lives(claim)]
-
-    def lives(self, claim: Claim) -> bool:
-        """Whether the claim's container lives. A salvaged claim has no pid, and counts until somebody deletes it."""
-        if claim.pid < 0:
-            return True
-        if claim.boot_id and self.boot_id and claim.boot_id != self.boot_id:
-            return False  # paths.run survived a reboot, and a pid with its start time may come again
-        return procfs.lives(claim.pid, claim.start_time, self.proc)
-
     def commitments(self, own: tuple[str, ...] = (), container: str = "") -> dict[str, Commitment]:
         """The commitment of each card, by uuid: living claims, and placed grants of pods that are not known to be gone.
 
@@ -312,8 +212,8 @@ class Ledger:
 
     def _committed(
         self, own: tuple[str, ...], container: str, holder: Holder | None, without: Collection[str] = ()
-    ) -> tuple[Totals, OpenGrants]:
-        """The commitments, and the placed grants among them. The pods with the uids `without` count as gone."""
+    ) -> tuple[Totals, Pods]:
+        """The commitments, and the pods among them that may just be ending. Those with the uids `without` are gone."""
         totals = Totals()
         claimed: set[str] = set()
         for claim in self.claims():
@@ -326,14 +226,25 @@ class Ledger:
                 self._attempt.abandoned.append(claim.container)
         known, damaged = grants.read_all(self.state_dir)
         self._attempt.newest = max((grant.created for grant in known), default=0.0)
-        cgroups = PodCgroups(self.boot_id, self.proc)
-        open_ones = OpenGrants(known, claimed, own, holder, cgroups, without)
-        for note in (*damaged, *open_ones.add_to(totals)):
+        for note in damaged:
             self._note(note)
+        leaving: Pods = {}
+        if any(grant.cards and grant.id not in claimed and grant.id not in own for grant in known):
+            from vgpu.hook.ledger.commitments import OpenGrants  # noqa: PLC0415
+
+            open_ones = OpenGrants(known, claimed, own, holder, self._pod_cgroups(), without)
+            leaving = open_ones.leaving
+            for note in open_ones.add_to(totals):
+                self._note(note)
         for uuid, users in self.foreign().items():
             for user in users:
                 totals.add((CardLimit(uuid, 0, 0, 0), False), user.describe())
-        return totals, open_ones
+        return totals, leaving
+
+    def _pod_cgroups(self) -> PodCgroups:
+        from vgpu.hook.ledger.pod_cgroups import PodCgroups  # noqa: PLC0415
+
+        return PodCgroups(self.boot_id, self.proc)
 
     def foreign(self) -> dict[str, list[User]]:
         """The living processes that compute on a card without a claim on it, by card uuid, as vgpud last recorded them.
@@ -342,7 +253,7 @@ class Ledger:
         """
         if self._foreign is None:
             try:
-                seen = foreign.read(self.run_dir, self.boot_id, since_boot())
+                seen = foreign.read(self.run_dir, self.boot_id, time.clock_gettime(time.CLOCK_BOOTTIME))
             except VgpuError as error:
                 self.notes.append(str(error))
                 seen = {}
@@ -369,22 +280,6 @@ class Ledger:
 
     def _computes(self, user: User) -> bool:
         return user.kind == foreign.COMPUTE and procfs.lives(user.pid, user.start_time, self.proc)
-
-    def _note(self, text: str) -> None:
-        if text not in self.notes:  # the claims are read more than once
-            self.notes.append(text)
-
-    def _salvaged(self, container: str) -> list[Claim]:
-        """A claim in the place of a damaged one, from the limits file beside it."""
-        path = paths.limits(self.run_dir, container)
-        try:
-            data = records.read_bounded(path, limits.SIZE)
-            cards = limits.decode(data, path)[1]
-        except (OSError, VgpuError) as error:
-            self._note(f"{path}: {error}")
-            return []
-        whole = any(card.memory == UNLIMITED for card in cards)
-        return [Claim(container, -1, 0, cards, whole, None, [], "", 0.0)]
 
     # Claiming, under the lock
 
@@ -436,14 +331,17 @@ class Ledger:
         if isinstance(wanted, Request):
             return ResolvedGrants(wanted, [])
         resolved = resolve(mine, wanted, self.cards, self.terms)
-        for note in ignored_annotations.core_limit(wanted.core_limit, resolved.request):
-            self._note(note)
+        if wanted.core_limit:
+            from vgpu.hook.request import ignored_annotations  # noqa: PLC0415
+
+            for note in ignored_annotations.core_limit(wanted.core_limit, resolved.request):
+                self._note(note)
         return resolved
 
     def _placed(self, start: Start, resolved: ResolvedGrants) -> Allocation:
         request, mine = resolved.request, resolved.grants
         own = tuple(grant.id for grant in mine)
-        totals, open_ones = self._committed(own, start.container, start.holder)
+        totals, leaving = self._committed(own, start.container, start.holder)
         before = mine[0].cards if mine and all(grant.cards == mine[0].cards for grant in mine) else []
         if before:
             try:
@@ -454,8 +352,8 @@ class Ledger:
             return self._allocated(request, totals, bool(mine))
         except NoFit:
             self._attempt.may_get_room = bool(mine) and self._has_room(request, Totals())
-            if open_ones.leaving:
-                self._attempt.ending = self._what_ends(request, own, start, open_ones)
+            if leaving:
+                self._attempt.ending = self._what_ends(request, own, start, leaving)
             raise
 
     def _has_room(self, request: Request, totals: Totals) -> bool:
@@ -465,14 +363,14 @@ class Ledger:
             return False
         return True
 
-    def _what_ends(self, request: Request, own: tuple[str, ...], start: Start, open_ones: OpenGrants) -> list[str]:
+    def _what_ends(self, request: Request, own: tuple[str, ...], start: Start, leaving: Pods) -> list[str]:
         """The records and cgroups of pods without a process, if the request has room when they are gone; else []."""
-        totals, _ = self._committed(own, start.container, start.holder, open_ones.leaving)
+        totals, _ = self._committed(own, start.container, start.holder, leaving)
         if not self._has_room(request, totals):
             return []
-        cgroups = PodCgroups(self.boot_id, self.proc)
+        cgroups = self._pod_cgroups()
         found = []
-        for pod in open_ones.leaving.values():
+        for pod in leaving.values():
             found += cgroups.directories(pod)
             found += [paths.grant(self.state_dir, grant.id) for grant in pod]
         return found
@@ -487,7 +385,7 @@ class Ledger:
         for grant in mine:
             claimed = grants.changed(
                 grant, holder=start.holder, name=start.name, cards=uuids, newest=self._attempt.newest,
-                pod_cgroup=pod_cgroups.record_of(start.cgroup), boot_id=self.boot_id,
+                pod_cgroup=identity.pod_cgroup_record(start.cgroup), boot_id=self.boot_id,
             )  # fmt: skip
             self._write_grant(claimed)
         directory = container_directory.prepare(self.run_dir)
@@ -544,15 +442,3 @@ class Ledger:
         except (FileNotFoundError, VgpuError):
             return False
         return (claim.pid, claim.start_time) != (start.pid, start.start_time)
-
-    def _end(self, container: str) -> None:
-        """Remove the container's claim, and divide its time among the others."""
-        try:
-            held = [claims.read(self.run_dir, container)]
-        except FileNotFoundError:
-            held = []
-        except VgpuError:
-            held = self._salvaged(container)
-        container_directory.remove(self.run_dir, container)
-        if any(not claim.exclusive for claim in held):
-            self.reschedule(card.uuid for claim in held for card in claim.cards)

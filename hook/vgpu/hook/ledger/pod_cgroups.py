@@ -27,13 +27,6 @@ UNKNOWN = "unknown"  #: no record of this boot, or this process does not see kub
 _WORTH = (BUSY, EMPTY, UNKNOWN, GONE)  #: of several cgroups of one pod the first of these decides
 
 
-def record_of(cgroup: str) -> str:
-    """The pod's cgroup for a grant, from that of a container's init; both `<controllers>:<path>`, "" for none."""
-    controllers, _, path = cgroup.partition(":")
-    pod = identity.pod_cgroup_of(path)
-    return f"{controllers}:{pod}" if pod else ""
-
-
 class PodCgroups:
     """The states of pods in the boot `boot_id`, each found once. `proc` is the root of procfs."""
 

@@ -1,4 +1,4 @@
-"""The directory of a process's device cgroup, from texts of /proc. It only reads, and needs no root.
+"""A process's cgroups, and the directory of its device cgroup, from texts of /proc. It only reads, and needs no root.
 
 Belongs here: /proc/<pid>/cgroup, /proc/self/mountinfo, and what follows from the two. Not here: writing device rules
 (vgpu.hook.devices). No path is ever built from configuration: `/proc/<pid>/cgroup` shows where the runtime, its cgroup
@@ -12,6 +12,8 @@ import os
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
 
+PREFERRED = (("devices",), (), ("pids",), ("memory",))  #: the hierarchies in which runtimes put containers, best first
+MAX_PATH = 4000
 MAX_MOUNTINFO = 16 << 20  # a node with ten thousand mounts has some 3 MiB
 
 
@@ -156,6 +158,38 @@ def text_of(pid: int | str, proc: str = "/proc") -> str:
 def paths_of(pid: int | str, proc: str = "/proc") -> list[str]:
     """All cgroup paths of a process, each once. In a container of Kubernetes some of them contain `kubepods`."""
     return list(dict.fromkeys(item.path for item in memberships_of(pid, proc)))
+
+
+def own_of(pid: int, proc: str = "/proc") -> str:
+    """`<controllers>:<path>` of the cgroup that the runtime made for `pid`; "" when `pid` shares the runtime's own.
+
+    The hook reads it at claim time, because an init such as systemd moves itself later.
+    """
+    ours = {item.controllers: item.path for item in memberships_of("self", proc)}
+    own = [
+        item
+        for item in memberships_of(pid, proc)
+        if item.path.isprintable()
+        and len(item.path) < MAX_PATH
+        and not is_within(ours.get(item.controllers), item.path)
+    ]
+    if not own:
+        return ""
+    best = min(own, key=_rank)
+    return f"{','.join(best.controllers)}:{best.path}"
+
+
+def _rank(item: Membership) -> int:
+    """A hierarchy's place in PREFERRED. v1's controllers may be mounted together: cpu,cpuacct."""
+    for rank, controllers in enumerate(PREFERRED):
+        if item.controllers == controllers or (controllers and controllers[0] in item.controllers):
+            return rank
+    return len(PREFERRED)
+
+
+def is_within(path: str | None, top: str) -> bool:
+    """Whether cgroup `path` is `top` or below it. Every path is below /."""
+    return top == "/" or (path is not None and (path == top or path.startswith(top + "/")))
 
 
 def device_cgroup(pid: int | str, proc: str = "/proc") -> DeviceCgroup:

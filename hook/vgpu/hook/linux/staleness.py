@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError, is_absent, not_known
-from vgpu.config.inventory import DO, Inventory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # not at run time: a stop asks for the boot's id only, and has no inventory
+    from vgpu.config.inventory import Inventory
 
 _MAX_TEXT = 1 << 16
 
@@ -20,10 +23,15 @@ def check(inventory: Inventory, proc_root: str = "/proc") -> None:
     """
     boot, version = boot_id(proc_root), driver_version(proc_root)
     if boot and inventory.boot_id and boot != inventory.boot_id:
-        raise VgpuError("inventory", expected=f"one of this boot ({boot})", found=inventory.boot_id, do=DO)
+        raise _stale(f"one of this boot ({boot})", inventory.boot_id)
     if version and version != inventory.driver_version:
-        expected = f"one of the loaded driver {version}"
-        raise VgpuError("inventory", expected=expected, found=inventory.driver_version, do=DO)
+        raise _stale(f"one of the loaded driver {version}", inventory.driver_version)
+
+
+def _stale(expected: str, found: str) -> VgpuError:
+    from vgpu.config.inventory import DO  # noqa: PLC0415
+
+    return VgpuError("inventory", expected=expected, found=found, do=DO)
 
 
 def driver_version(proc_root: str = "/proc") -> str:

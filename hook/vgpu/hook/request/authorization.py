@@ -4,61 +4,53 @@ Belongs here: which annotations and which environment count for whom. In Kuberne
 counts only as a grant. Elsewhere an image may bring annotations (podman copies them), so a request counts if its name
 has the node's key, if it stands in the hook's own command line, or if the administrator has opened the node to all
 annotations. `source_of` decides which of these a container has, without the node's settings; the source then makes the
-request with them. Not here: the amounts of grants, and the grammar of requests (vgpu.config.standalone). Everything is
-pure except reading the key and the check that the hook runs as the host's root.
+request with them. Not here: the amounts of grants, and requests outside Kubernetes (outside_kubernetes). Everything is
+pure except the check that the hook runs as the host's root.
 """
 
 from __future__ import annotations
 
 import os
 
-from vgpu.config import annotations as names
-from vgpu.config import grants, request, standalone
-from vgpu.config.errors import VgpuError, shown
-from vgpu.config.request import Request
+from vgpu.config import grants, request
+from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook.request import ignored_annotations
 from vgpu.hook.request.identity import Identity, identify, in_kubepods
-from vgpu.hook.request.oci_state import Container
+from vgpu.hook.request.oci_state import CommandLine, Container
 from vgpu.hook.request.resolve_grants import WantedGrants
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from vgpu.hook.request.outside_kubernetes import Key, Plain
+
 IDENTITY_MAP = ["0", "0", "4294967295"]
-ANY, KEY = "any", "key"  #: what the hook's argument --standalone may say
-
-
-class CommandLine:
-    """What the administrator wrote into the hook's command line, where no image and no tenant can write.
-
-    `annotations` are the request of every container outside Kubernetes that brings none of its own. `standalone` is ANY
-    (all annotations count), KEY, or "" for what the settings say.
-    """
-
-    __slots__ = ("annotations", "standalone")
-
-    def __init__(self, annotations: dict[str, str] | None = None, standalone: str = "") -> None:
-        self.annotations = annotations or {}
-        self.standalone = standalone
-
-    def allows_any(self, settings: Settings) -> bool:
-        """Whether plain annotations are a request."""
-        return (self.standalone or settings.text("standalone.requests")) in (ANY, "annotations")
 
 
 def asks_for_cards(container: Container, command_line: CommandLine) -> bool:
     """Whether an annotation, the environment or the command line asks for a card. Only then does the hook identify the
     container.
     """
-    asked = standalone.asks(container.annotations) or asks_by_annotation(container.annotations)
-    return bool(command_line.annotations) or asked or has_grants(container)
+    annotations = container.annotations
+    return bool(command_line.annotations) or has_grants(container) or _asks(annotations)
+
+
+def _asks(annotations: dict[str, str]) -> bool:
+    return request.asks_by_key(annotations) or asks_by_annotation(annotations)
 
 
 def asks_by_annotation(annotations: dict[str, str]) -> bool:
     """An unknown `vgpu.io/` annotation counts: somebody asked by a name that does not exist."""
     return (
         request.is_standalone(annotations)
-        or bool(names.unknown(annotations))
         or any(key in annotations for key in grants.ANNOTATIONS.values())
+        or (grants.are_not_all(annotations) and _is_unknown(annotations))
     )
+
+
+def _is_unknown(annotations: dict[str, str]) -> bool:
+    from vgpu.config import annotations as names  # noqa: PLC0415
+
+    return bool(names.unknown(annotations))
 
 
 def has_grants(container: Container) -> bool:
@@ -100,49 +92,6 @@ class Grants:
         return WantedGrants(ids, request.core_limit_wish(annotations), request.wishes_from(annotations)), []
 
 
-class Key:
-    """A container outside Kubernetes with a request by key, whatever its other annotations say."""
-
-    __slots__ = ("annotations", "identity")
-
-    def __init__(self, annotations: dict[str, str]) -> None:
-        self.identity = Identity(None)
-        self.annotations = annotations
-
-    def request(self, settings: Settings) -> tuple[Request, list[str]]:
-        """The request that has the node's key in its name, and notes. VgpuError for a wrong key."""
-        text = standalone.with_key(self.annotations, standalone.read_key(settings.text("standalone.key")))
-        if text is None:
-            raise VgpuError(standalone.WHAT, expected="this node's key in its name", found="another one", do=_USE)
-        return standalone.parse(text, self.annotations), ignored_annotations.beside_authority(self.annotations)
-
-
-class Plain:
-    """A container outside Kubernetes with plain annotations, or on a node whose command line of the hook has some."""
-
-    __slots__ = ("annotations", "command_line", "identity")
-
-    def __init__(self, annotations: dict[str, str], command_line: CommandLine) -> None:
-        self.identity = Identity(None)
-        self.annotations = annotations
-        self.command_line = command_line
-
-    def request(self, settings: Settings) -> tuple[Request | None, list[str]]:
-        """The request, None without any, and notes. The container's own annotations come before the command line's.
-        VgpuError where they do not count.
-        """
-        counts = self.command_line.allows_any(settings)
-        if self.command_line.annotations:
-            own = self.annotations if counts else {}
-            wanted = request.from_annotations({**self.command_line.annotations, **own})
-        else:
-            _refuse(self.annotations, counts)
-            if not request.is_standalone(self.annotations):
-                return None, []
-            wanted = request.from_annotations(self.annotations)
-        return wanted, ignored_annotations.standalone(self.annotations, wanted)
-
-
 def source_of(container: Container, cgroups: list[str], command_line: CommandLine) -> Nothing | Grants | Key | Plain:
     """Where the request of a container that asks for cards comes from, and whose it is.
 
@@ -150,48 +99,30 @@ def source_of(container: Container, cgroups: list[str], command_line: CommandLin
     one. VgpuError where the identity is not clear.
     """
     annotations, inside = container.annotations, in_kubepods(cgroups)
-    if not inside and standalone.asks(annotations):
-        return Key(annotations)
+    if not inside and request.asks_by_key(annotations):
+        return _outside(annotations, None)
     identity, granted = identify(cgroups, annotations), has_grants(container)
     if identity.kubernetes and (inside or granted or not command_line.annotations):
         if granted:
             return Grants(identity, container)
-        return Nothing(identity, [] if identity.sandbox else ignored_annotations.in_pod(annotations))
+        return Nothing(identity, [] if identity.sandbox else _in_vain(annotations))
     if command_line.annotations or asks_by_annotation(annotations):
-        return Plain(annotations, command_line)
+        return _outside(annotations, command_line)
     return Nothing(identity, [])
 
 
-def _refuse(annotations: dict[str, str], counts: bool) -> None:
-    """VgpuError for annotations outside Kubernetes that do not count, and for grants."""
-    if not counts:
-        _refuse_plain(annotations)
-    _refuse_misspelled(annotations)
-    if not request.is_standalone(annotations) and any(key in annotations for key in grants.ANNOTATIONS.values()):
-        raise VgpuError("grants", expected="a container of Kubernetes", found="a standalone one",
-                        do="ask by what vgpuctl request prints")  # fmt: skip
+def _outside(annotations: dict[str, str], command_line: CommandLine | None) -> Key | Plain:
+    from vgpu.hook.request import outside_kubernetes  # noqa: PLC0415
+
+    if command_line is None:
+        return outside_kubernetes.Key(annotations)
+    return outside_kubernetes.Plain(annotations, command_line)
 
 
-def _refuse_plain(annotations: dict[str, str]) -> None:
-    """VgpuError for a plain annotation where only a request with the key counts; a misspelled request has its own."""
-    key = next((key for key in names.NAMES if key in annotations), "")
-    by_key = f"{request.REQUEST}{names.KEY}"
-    if key and all(names.nearest(one) != by_key for one in names.unknown(annotations)):
-        expected, found = f"{by_key} with this node's key", "an annotation that an image may have brought"
-        raise VgpuError(f"annotation {key}", expected=expected, found=found, do=_USE)
+def _in_vain(annotations: dict[str, str]) -> list[str]:
+    from vgpu.hook.request import ignored_annotations  # noqa: PLC0415
 
-
-_USE = "run: vgpuctl request --cores N --memory SIZE, and annotate the container with what it prints"
-
-
-def _refuse_misspelled(annotations: dict[str, str]) -> None:
-    """VgpuError for an annotation that vgpu does not read: the container would run without what its user meant."""
-    for key in names.misspelled(annotations):
-        near = names.nearest(key)
-        do = f"did you mean {near}?" if near else "the names are " + ", ".join(names.NAMES)
-        raise VgpuError(
-            f"annotation {shown(names.masked(key))}", expected="a name that vgpu reads", found="an unknown one", do=do
-        )
+    return ignored_annotations.in_pod(annotations)
 
 
 def refuse_rootless(proc: str = "/proc") -> None:

@@ -84,6 +84,13 @@ def _container_name(annotations: dict[str, str]) -> str:
     return name
 
 
+def pod_cgroup_record(cgroup: str) -> str:
+    """The pod's cgroup for a grant, from that of a container's init; both `<controllers>:<path>`, "" for none."""
+    controllers, _, path = cgroup.partition(":")
+    pod = pod_cgroup_of(path)
+    return f"{controllers}:{pod}" if pod else ""
+
+
 def pod_uid_of(path: str) -> str:
     """The pod uid in a cgroup path of kubelet, with either of its cgroup drivers; "" when there is none.
 

@@ -10,19 +10,13 @@ from __future__ import annotations
 from vgpu.config import annotations as names
 from vgpu.config import request
 from vgpu.config.errors import shown
-from vgpu.config.grants import ANNOTATIONS as GRANTS
 from vgpu.config.request import CORE_LIMITS, POLICIES, PRIORITIES, REQUEST, WHOLE_CARD, WISH_PREFIXES, Request
 from vgpu.config.standalone import KEY_DIGITS
 
 AMOUNTS = (request.CORES, request.MEMORY, request.GPUS)
-READ_BY_SOMEBODY = ("vgpu.io/", "tencent.com/", "nvidia.com/", "hami.io/", "volcano.sh/")
 #: The keys of one wish in all dialects. The first one that a container has counts.
 ALTERNATIVES = (CORE_LIMITS, PRIORITIES, *(tuple(prefix + name for prefix in WISH_PREFIXES) for name in request.WISHES))
 MAX_UNKNOWN = 8
-NOT_KNOWN = (
-    "the pod's annotations are not known: there is no record of the pod (no API access), and the runtime passes none "
-    "on; a core limit or another wish in them has no effect"
-)
 
 
 def in_pod(annotations: dict[str, str]) -> list[str]:
@@ -55,12 +49,6 @@ def core_limit(limit: int, wanted: Request) -> list[str]:
     return [
         f"the core limit {limit} is ignored: it is below the {wanted.cores} cores of the share, which are its limit"
     ]
-
-
-def not_known(annotations: dict[str, str]) -> list[str]:
-    """A note where the runtime's `annotations` have none of a pod's own, and there is no record of the pod."""
-    passed = [key for key in annotations if key.startswith(READ_BY_SOMEBODY) and key not in GRANTS.values()]
-    return [] if passed else [NOT_KNOWN]
 
 
 def _asked(annotations: dict[str, str]) -> list[str]:

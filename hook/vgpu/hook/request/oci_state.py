@@ -1,4 +1,4 @@
-"""The hook's input from the runtime: the state JSON on stdin and the bundle's config.json.
+"""The hook's input: the runtime's state JSON on stdin, the bundle's config.json, and the command line.
 
 Belongs here: bounded reading, and the few fields that matter, with checks of their types. Not here: what they mean. A
 tenant may have written anything in config.json and in the annotations.
@@ -11,11 +11,33 @@ import os
 from vgpu.config import records
 from vgpu.config.errors import VgpuError, shown
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from vgpu.config.settings import Settings
+
 MAX_STATE = 1 << 20
 MAX_CONFIG = 16 << 20
 MAX_ANNOTATIONS = 4096
 STATE = "state JSON on stdin"
 _DO = "check the runtime's hook configuration"
+
+
+class CommandLine:
+    """What the administrator wrote into the hook's command line, where no image and no tenant can write.
+
+    `annotations` are the request of every container outside Kubernetes that brings none of its own. `standalone` is any
+    (all annotations count), key, or "" for what the settings say.
+    """
+
+    __slots__ = ("annotations", "standalone")
+
+    def __init__(self, annotations: dict[str, str] | None = None, standalone: str = "") -> None:
+        self.annotations = annotations or {}
+        self.standalone = standalone
+
+    def allows_any(self, settings: Settings) -> bool:
+        """Whether plain annotations are a request."""
+        return (self.standalone or settings.text("standalone.requests")) in ("any", "annotations")
 
 
 class Container:

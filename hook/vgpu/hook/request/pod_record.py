@@ -12,15 +12,21 @@ import fcntl
 import os
 import time
 
-from vgpu.config import paths, pods, request
-from vgpu.config.dialects import placements
-from vgpu.config.dialects.placements import Choice
+from vgpu.config import grants, paths, pods, request
 from vgpu.config.grants import Holder
 from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
-from vgpu.hook.request import ignored_annotations
 from vgpu.hook.request.resolve_grants import WantedGrants
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from vgpu.config.dialects.placements import Choice
+
+READ_BY_SOMEBODY = ("vgpu.io/", "tencent.com/", "nvidia.com/", "hami.io/", "volcano.sh/")
+NOT_KNOWN = (
+    "the pod's annotations are not known: there is no record of the pod (no API access), and the runtime passes none "
+    "on; a core limit or another wish in them has no effect"
+)
 TIMEOUT = 3.0  #: seconds; the plugin's watch may lag behind kubelet, but not for long
 PAUSE = 0.01
 
@@ -37,17 +43,29 @@ def complete(
     name = container_name(known, holder)
     limits = known.limits.get(name, {}) if pod and name else None
     wishes = request.wishes_from(merged, (limits or {}).get(request.PRIORITIES[-1], request.LOW_PRIORITY))
-    ceiling = request.core_limit_wish(merged)
-    dialects = settings.texts("kubernetes.dialects")
     choices: tuple[Choice, ...] = ()
-    notes = ignored_annotations.in_pod(merged) + ([] if pod else ignored_annotations.not_known(annotations))
-    if not placements.read(known, dialects):
-        notes += [_UNREADABLE] if not pod and dialects and placements.by_index(merged) else []
-    elif not name:
-        notes.append(_UNNAMED)
-    else:
-        choices = tuple(placements.choices(known, name, known.node, dialects))
-    return WantedGrants(wanted.ids, ceiling, wishes, choices, limits), notes
+    notes = [] if pod else not_known(annotations)
+    if grants.are_not_all(merged):
+        from vgpu.hook.request import ignored_annotations  # noqa: PLC0415
+
+        choices, unread = _chosen(known, name, pod is not None, settings.texts("kubernetes.dialects"))
+        notes = [*ignored_annotations.in_pod(merged), *notes, *unread]
+    return WantedGrants(wanted.ids, request.core_limit_wish(merged), wishes, choices, limits), notes
+
+
+def _chosen(pod: Pod, name: str, recorded: bool, dialects: list[str]) -> tuple[tuple[Choice, ...], list[str]]:
+    """The schedulers' choices for the container `name`, and a note where one of them cannot be read."""
+    from vgpu.config.dialects import placements  # noqa: PLC0415
+
+    if not placements.read(pod, dialects):
+        return (), [_UNREADABLE] if not recorded and dialects and placements.by_index(pod.annotations) else []
+    return (tuple(placements.choices(pod, name, pod.node, dialects)), []) if name else ((), [_UNNAMED])
+
+
+def not_known(annotations: dict[str, str]) -> list[str]:
+    """A note where the runtime's `annotations` have none of a pod's own, and there is no record of the pod."""
+    passed = [key for key in annotations if key.startswith(READ_BY_SOMEBODY) and key not in grants.ANNOTATIONS.values()]
+    return [] if passed else [NOT_KNOWN]
 
 
 _UNREADABLE = "ignoring the scheduler's choice of cards: it numbers the containers, and the pod's record is missing"

@@ -9,8 +9,6 @@ because anybody can write annotations. Not here: reading the grants or placing t
 from __future__ import annotations
 
 from vgpu.config import grants
-from vgpu.config.dialects import resources
-from vgpu.config.dialects.resources import SpecAmounts
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.inventory import Card
@@ -21,6 +19,7 @@ from vgpu.hook.placement.placement import NoFit, Policy
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from vgpu.config.dialects.placements import Choice, Chosen
+    from vgpu.config.dialects.resources import SpecAmounts
 
 MIB = 1 << 20
 
@@ -134,6 +133,8 @@ def _share_of_gpu(
     The memory by uuid is for a scheduler that chose different memory on the cards (HAMi's percentage of unlike cards);
     the share then has the largest.
     """
+    from vgpu.config.dialects import resources  # noqa: PLC0415
+
     spec = resources.spec_amounts(wanted.limits or {})
     key, scheduled_cores, scheduled_memory = _chosen_amounts(wanted.choices, among)
     cores = by["cores"].amount if "cores" in by else spec.cores or gpu.cores

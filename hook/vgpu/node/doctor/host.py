@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 
 from vgpu.config import paths, records
-from vgpu.hook.inject import mounts, overlay
+from vgpu.hook.inject import execute, overlay
 from vgpu.hook.linux import bpf, cgroup, syscalls
 from vgpu.hook.linux.cgroup import Mount
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Finding
@@ -115,7 +115,7 @@ def _without_overlay(context: CheckContext) -> list[str]:
     if not context.real or found is None:
         return []
     files = [library.path for library in found.libraries] + [binary.path for binary in found.binaries]
-    over = overlay.over(mounts.choose(), files, paths.staging(context.settings.run_dir))
+    over = overlay.over(execute.way_of_mounting(), files, paths.staging(context.settings.run_dir))
     over.close()
     return over.notes
 

@@ -10,7 +10,7 @@ from host import Host
 
 from vgpu.config.claims import Claim
 from vgpu.hook.ledger import container_processes
-from vgpu.hook.ledger.container_processes import ContainerProcesses, Populations, own_cgroup
+from vgpu.hook.ledger.container_processes import ContainerProcesses, Populations
 from vgpu.hook.linux import cgroup, procfs
 
 
@@ -81,7 +81,7 @@ def claim(name: str, pid: int, cgroup: str) -> Claim:
 )
 def test_own_cgroup_is_never_the_runtimes(tree: Tree, lines: str, own: str) -> None:
     tree.process(500, 9, "c", lines)
-    assert own_cgroup(500, str(tree.proc)) == own
+    assert cgroup.own_of(500, str(tree.proc)) == own
 
 
 def test_nested_cgroups_count_and_other_cgroups_do_not(tree: Tree) -> None:

@@ -10,7 +10,8 @@ from pod_cgroup_trees import CGROUPFS, SYSTEMD, V1, V2, PodCgroupTree
 
 from vgpu.config.grants import Grant, Holder
 from vgpu.hook.ledger import pod_cgroups
-from vgpu.hook.ledger.pod_cgroups import BUSY, EMPTY, GONE, UNKNOWN, PodCgroups, record_of
+from vgpu.hook.ledger.pod_cgroups import BUSY, EMPTY, GONE, UNKNOWN, PodCgroups
+from vgpu.hook.request.identity import pod_cgroup_record
 
 POD = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
 FORMS = [
@@ -25,7 +26,7 @@ def tree(request: pytest.FixtureRequest, tmp_path: Path) -> PodCgroupTree:
 
 
 def grant(tree: PodCgroupTree, uid: str = POD, boot_id: str = "boot1") -> Grant:
-    cgroup = record_of(tree.container(uid, "c1"))
+    cgroup = pod_cgroup_record(tree.container(uid, "c1"))
     return Grant("a" * 32, "cores", 30, 1.0, holder=Holder(uid, "main"), pod_cgroup=cgroup, boot_id=boot_id)
 
 
@@ -42,7 +43,7 @@ def test_the_pods_cgroup_is_recorded_and_not_the_containers(tree: PodCgroupTree)
     "cgroup", ["", "devices:/", ":/user.slice/a.scope", f":/kubepods-pod{POD}.slice:cri-containerd:c"]
 )
 def test_without_a_cgroup_of_the_pod_nothing_is_recorded(cgroup: str) -> None:
-    assert record_of(cgroup) == ""
+    assert pod_cgroup_record(cgroup) == ""
 
 
 def test_a_life_of_a_pod(tree: PodCgroupTree) -> None:

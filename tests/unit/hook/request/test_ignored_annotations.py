@@ -45,8 +45,3 @@ def test_a_core_limit(limit: int, cores: int, words: str) -> None:
     notes = ignored_annotations.core_limit(limit, Request(1, cores, GIB, limit))
     assert len(notes) == bool(words)
     assert all(words in note for note in notes)
-
-
-def test_annotations_that_nobody_passes_on() -> None:
-    assert ignored_annotations.not_known({"vgpu.io/grant-cores": "a", "x/y": "z"}) == [ignored_annotations.NOT_KNOWN]
-    assert ignored_annotations.not_known({"hami.io/vgpu-node": "n"}) == []
