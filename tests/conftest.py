@@ -36,11 +36,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 #: The files that take longest begin first, so that those that run at the same time end at about the same time.
 LONGEST = (
-    "test_fresh_machine.py", "test_daemon.py", "test_upgrade.py", "test_plugin_containerd.py", "test_arm64.py",
-    "test_cores.py", "test_runtime_contract.py", "test_metrics_faults.py", "test_bad_input.py", "test_sites.py",
-    "test_images.py", "test_memory_sequences.py", "test_blocked_readers.py", "test_usage_audit.py",
-    "test_time_slices_forged.py", "test_attack_node.py", "test_scheduler.py", "test_docs_commands.py",
-    "test_deb.py",
+    "test_daemon.py", "test_fresh_machine.py", "test_time_slices_pauses.py", "test_upgrade.py",
+    "test_open_slices.py", "test_runtime_contract.py", "test_plugin_containerd.py", "test_bad_input.py",
+    "test_arm64.py", "test_usage_audit.py", "test_attack_node.py", "test_sanitizers.py", "test_sites.py",
+    "test_metrics_faults.py", "test_release.py", "test_hook_marker.py", "test_cores.py", "test_docs_commands.py",
+    "test_pod_rights.py", "test_blocked_readers.py", "test_time_slices_forged.py", "test_attack_requests.py",
+    "test_scheduler.py", "test_main.py", "test_images.py", "test_driver_upgrade.py", "test_memory_sequences.py",
+    "test_cgroup_matrix.py", "test_runtimes.py", "test_deb.py",
 )  # fmt: skip
 
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import nodes
 import pytest
 import trees
 from container_site import BOTH, GIB, OLD_KERNELS, Site, kinds_of_host_files, listing, of_a_user_namespace, pairs
@@ -143,41 +141,6 @@ def test_user_namespace(site: Site) -> None:
     assert results["refused"] == "2"
     assert set(kinds_of_host_files(out).values()) == {"overlay"}
     assert f"0 {library}/libcuda.so\n0 /etc/ld.so.cache" in out
-
-
-def test_image_that_carries_driver_files(site: Site) -> None:
-    """The image has a driver's libraries, as links and as files. Programs find vgpu's, and the image's files stay."""
-    tree = site.tree()
-    library = tree / "usr/lib" / trees.MULTIARCH
-    (library / "libcuda.so.535.1").write_bytes(b"image")
-    (library / "libcuda.so.1").symlink_to("libcuda.so.535.1")
-    (library / "libnvidia-ml.so.1").write_bytes(b"image")
-    (tree / "usr/local/nvidia/lib64").mkdir(parents=True)
-    (tree / "usr/local/nvidia/lib64/libcuda.so.1").write_bytes(b"image")
-    assert site.seen(site.share(tree=tree))["card0.nvml_total"] == str(2 * GIB)
-    assert (library / "libcuda.so.535.1").read_bytes() == b"image"
-    assert (library / "libnvidia-ml.so.1").read_bytes() == b"image"
-    assert (tree / "usr/local/nvidia/lib64/libcuda.so.1").read_bytes() == b"image"
-
-
-COMPAT = "usr/local/cuda-12.4/compat"
-
-
-def with_compat(tree: Path, node: nodes.SimulatedNode) -> Path:
-    """A tree with CUDA's forward compatibility package: a libcuda that LD_LIBRARY_PATH puts first."""
-    (tree / COMPAT).mkdir(parents=True)
-    (tree / "usr/local/cuda").symlink_to("cuda-12.4")
-    real = next((node.driver / "usr/lib" / trees.MULTIARCH).glob("libcuda.so.*.*"))
-    shutil.copy(real, tree / COMPAT / "libcuda.so.560.1")
-    (tree / COMPAT / "libcuda.so.1").symlink_to("libcuda.so.560.1")
-    return tree
-
-
-def test_compat_libraries_can_be_refused(site: Site) -> None:
-    site.node.change_settings(**{"driver.compat_libraries": "refuse"})
-    line = site.refused(site.share(tree=with_compat(site.tree(), site.node)))
-    assert "forward compatibility" in line
-    assert "/compat/libcuda.so.560.1" in line
 
 
 @pytest.mark.parametrize("missing", [(), *OLD_KERNELS.values()], ids=["now", *OLD_KERNELS])

@@ -36,24 +36,34 @@ def bed() -> Iterator[Bed]:
         yield booted
 
 
-def run_pod(bed: Bed) -> str:
+def run_pod(bed: Bed, *environment: str) -> str:
     (pod,) = (one for one in yaml.safe_load_all(OBJECTS.read_text()) if one["kind"] == "DaemonSet")
     (container,) = pod["spec"]["template"]["spec"]["containers"]
     script = POD.format(account=ACCOUNT) + container["args"][0]
-    return bed.call("env", *ENVIRONMENT, "unshare", "-m", *container["command"], script, check=False)
+    return bed.call("env", *ENVIRONMENT, *environment, "unshare", "-m", *container["command"], script, check=False)
+
+
+def main_pid(bed: Bed) -> str:
+    return bed.call("systemctl", "show", "-P", "MainPID", UNIT).strip()
 
 
 def test_the_pod_enables_the_unit_and_gives_it_an_account(bed: Bed) -> None:
-    assert "install the package" in run_pod(bed)
+    assert f"n1 has no {UNIT}: install the package" in run_pod(bed)
+    assert bed.call("ls", "/var/lib/vgpu/serviceaccount", check=False) == ""
     bed.write(f"/usr/lib/systemd/system/{UNIT}", (CHECKOUT / f"packaging/systemd/{UNIT}").read_text())
     bed.write(f"/etc/systemd/system/{UNIT}.d/10-test.conf", SLEEPS)
     bed.call("systemctl", "daemon-reload")
     assert f"{UNIT} is enabled" in run_pod(bed)
     assert bed.call("systemctl", "is-enabled", UNIT).strip() == "enabled"
-    pid = bed.call("systemctl", "show", "-P", "MainPID", UNIT).strip()
+    pid = main_pid(bed)
     assert pid != "0"
     found = bed.call("nsenter", "-t", pid, "-m", "cat", *(f"{ACCOUNT}/{name}" for name in ("ca.crt", "token")))
     assert found.splitlines() == ["the ca.crt", "the token"]
+    modes = bed.call("sh", "-c", "stat -c '%a %n' /var/lib/vgpu/serviceaccount/*").split()
+    assert (modes[::2], len(modes)) == (["600"] * 3, 6)
     assert set(ENVIRONMENT) <= set(bed.call("cat", f"/proc/{pid}/environ").split("\0"))
     assert f"{UNIT} is enabled" in run_pod(bed)
-    assert bed.call("systemctl", "show", "-P", "MainPID", UNIT).strip() == pid, "nothing has changed"
+    assert main_pid(bed) == pid, "nothing has changed"
+    run_pod(bed, "KUBERNETES_SERVICE_PORT=6443")
+    pid = main_pid(bed)
+    assert "KUBERNETES_SERVICE_PORT=6443" in bed.call("cat", f"/proc/{pid}/environ").split("\0"), "restarted"

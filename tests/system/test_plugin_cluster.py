@@ -202,18 +202,6 @@ def test_a_failed_start_is_the_end_of_a_pod_that_never_starts_again(site: Site) 
     assert "40 cores free of 100" in status["state"]["terminated"]["message"]
 
 
-def test_a_full_card_is_reported_and_the_pod_starts_later(site: Site) -> None:
-    """The scheduler counts the node's units and does not see that no single card has room. The hook reports it."""
-    site.configure(CARDS)
-    for name in ("one", "two"):
-        site.create(name, {CORE: 60, MEMORY: 4})
-        site.held(name)
-    site.create("three", {CORE: 70, MEMORY: 4})
-    wait_for(lambda: "40 cores free of 100" in site.cluster.kubectl("describe", "pod", "three"), 60)
-    site.delete("one")
-    assert [share[1:] for share in site.held("three")] == [(1024, 70)]
-
-
 # What happens on the cards
 
 

@@ -146,36 +146,3 @@ def answered(site: Site, annotations: dict[str, str], labels: dict[str, str]) ->
     found = site.cluster.find("pod", "placed")["metadata"]
     labelled = labels.items() <= found.get("labels", {}).items()
     return labelled and annotations.items() <= found["annotations"].items()
-
-
-def test_the_lock_of_another_pod_stays(site: Site) -> None:
-    way = WAYS["hami"]
-    site.configure(way.offered, **way.settings)
-    site.cluster.kubectl("annotate", "node", NODE, "hami.io/mutex.lock=2026-11-21T00:00:00Z,default,other")
-    place(site, "placed", way.limits, filled(way.annotations, site.cards[1]), {})
-    wait_for(lambda: answered(site, way.answers, {}), 60, lambda: site.what_happened("placed"))
-    assert "hami.io/mutex.lock" in site.cluster.annotations("node", NODE)
-    site.cluster.kubectl("annotate", "node", NODE, "hami.io/mutex.lock-")
-
-
-def test_a_placement_elsewhere_is_reported_on_the_pod(site: Site) -> None:
-    """The pod is copied. It gets an event of the plugin, which may write one, and kubelet's event of the start."""
-    site.configure({CORE: 200, MEMORY: 314})
-    told = {"tencent.com/predicate-node": "elsewhere", "tencent.com/predicate-gpu-idx-0": "1"}
-    place(site, "copied", {CORE: 30, MEMORY: 4}, told, {})
-    wait_for(lambda: site.events("copied", "PlacementRefused"), 60, lambda: site.what_happened("copied"))
-    described = wait_for(lambda: failed_start(site), 60, lambda: site.what_happened("copied"))
-    assert "expected this node, anode" in described
-
-
-def failed_start(site: Site) -> str:
-    described = site.cluster.kubectl("describe", "pod", "copied")
-    return described if "vgpu-hook: " in described else ""
-
-
-def test_a_failed_pods_scheduler_is_notified(site: Site) -> None:
-    """HAMi's scheduler placed the pod on a node that refuses it for good. Its bind-phase ends as failed."""
-    site.configure({CORE: 200, MEMORY: 314})
-    place(site, "odd", {CORE: 150, MEMORY: 4}, filled(HAMI, site.cards[1]), {})
-    site.phase("odd", "Failed")
-    wait_for(lambda: site.cluster.annotations("pod", "odd")["hami.io/bind-phase"] == "failed", 60, site.plugin.text)

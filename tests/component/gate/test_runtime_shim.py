@@ -203,13 +203,16 @@ def test_refused(shim: Shim, bundle: pathlib.Path, tmp_path: pathlib.Path, confi
     assert (bundle / "config.json").read_bytes() == config
 
 
-def test_mode_is_kept(shim: Shim, bundle: pathlib.Path) -> None:
+@pytest.mark.root
+def test_mode_and_owner_are_kept(shim: Shim, bundle: pathlib.Path) -> None:
     config = bundle / "config.json"
     config.write_text(json.dumps(MARK))
     config.chmod(0o640)
+    os.chown(config, 1234, 5678)
     shim("create", "c", umask=0o077)
     assert "hooks" in json.loads(config.read_text())
-    assert config.stat().st_mode & 0o7777 == 0o640
+    after = config.stat()
+    assert (after.st_mode & 0o7777, after.st_uid, after.st_gid) == (0o640, 1234, 5678)
 
 
 def test_a_symlink_is_refused_only_for_writing(shim: Shim, bundle: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -61,10 +61,10 @@ class ScriptedPlugin:
         answer = message("v1beta1.ContainerPreferredAllocationResponse")(deviceIDs=last)
         return message("v1beta1.PreferredAllocationResponse")(container_responses=[answer])
 
-    def register(self, version: str = "v1beta1", preferred: bool = False) -> ScriptedPlugin:
+    def register(self, preferred: bool = False) -> ScriptedPlugin:
         options = message("v1beta1.DevicePluginOptions")(get_preferred_allocation_available=preferred)
         request = message("v1beta1.RegisterRequest")(
-            version=version, endpoint=self.endpoint, resource_name=self.resource, options=options
+            version="v1beta1", endpoint=self.endpoint, resource_name=self.resource, options=options
         )
         with kubelet_api.dial(self.kubelet.device_plugins / "kubelet.sock") as channel:
             kubelet_api.call(channel, "/v1beta1.Registration/Register", request, "v1beta1.Empty")
@@ -141,11 +141,6 @@ def runs(kubelet: Kubelet, limits: dict[str, int], *inits: Container) -> Any:
     return pod
 
 
-def test_another_api_version_is_refused(plugin: Callable[..., ScriptedPlugin]) -> None:
-    with pytest.raises(grpc.RpcError, match="not supported"):
-        plugin().register(version="v1alpha")
-
-
 def test_the_first_of_a_repeated_key_stays(
     kubelet: Kubelet, plugin: Callable[..., ScriptedPlugin], runtime: MemoryRuntime
 ) -> None:
@@ -193,13 +188,6 @@ def test_a_failed_start_is_the_end_of_a_pod_that_never_restarts(kubelet: Kubelet
     pod = kubelet.run(Spec([Container("c", command=["refuse"])], restart=restart))
     wait_for(lambda: len(pod.events) > (restart != "Never"), 120)
     wait_for(lambda: pod.phase == phase, 120)
-
-
-def test_a_lost_stream_makes_devices_unhealthy_and_health_comes_back(plugin: Callable[..., ScriptedPlugin]) -> None:
-    made = plugin().register().offers(10)
-    made.lists.put({"d0": "Unhealthy", "d1": "Healthy"})
-    made.offers(1).lists.put(None)
-    made.offers(0)
 
 
 def test_a_list_beyond_four_mebibytes_does_not_arrive(kubelet: Kubelet, plugin: Callable[..., ScriptedPlugin]) -> None:

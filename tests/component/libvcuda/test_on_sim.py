@@ -15,13 +15,9 @@ if TYPE_CHECKING:
     from vcuda_boxes import Compiled, SimBox
 
 OUT_OF_MEMORY = 2
-NOT_FOUND = 500
 MIB = 1 << 20
 GIB = 1 << 30
 LIMIT = 2 * GIB
-OURS = "/lib/vcuda/libcuda.so.1"
-REAL = "/usr/local/vgpu/driver/libcuda.so.1"
-PER_THREAD = 2
 RELEASE_THRESHOLD = 4
 
 
@@ -31,39 +27,6 @@ def test_a_program_that_is_linked_finds_both(t4: SimBox, compiled: Compiled, sim
     command = t4.command(str(program))
     result = subprocess.run(command, env=t4.environment, check=True, stdout=subprocess.PIPE, text=True)
     assert result.stdout.split() == ["0", "0", str(LIMIT), "0"]
-
-
-@pytest.mark.parametrize(
-    ("name", "version", "flags", "symbol"),
-    [
-        ("cuMemAlloc", 12000, 0, "cuMemAlloc_v2"),
-        ("cuMemAlloc", 2000, 0, "cuMemAlloc"),
-        ("cuMemAllocPitch", 12000, 0, "cuMemAllocPitch_v2"),
-        ("cuMemAllocAsync", 12000, 0, "cuMemAllocAsync"),
-        ("cuMemAllocAsync", 12000, PER_THREAD, "cuMemAllocAsync_ptsz"),
-        ("cuMemAllocFromPoolAsync", 12000, PER_THREAD, "cuMemAllocFromPoolAsync_ptsz"),
-        ("cuMemFreeAsync", 12000, PER_THREAD, "cuMemFreeAsync_ptsz"),
-        ("cuMemFree", 12000, PER_THREAD, "cuMemFree_v2"),
-        ("cuMemGetInfo", 12000, 0, "cuMemGetInfo_v2"),
-        ("cuDeviceTotalMem", 12000, 0, "cuDeviceTotalMem_v2"),
-        ("cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2"),
-        ("cuGetProcAddress", 11030, 0, "cuGetProcAddress"),
-        ("cuInit", 12000, 0, "cuInit"),
-    ],
-)
-def test_get_proc_address_gives_ours(t4: SimBox, name: str, version: int, flags: int, symbol: str) -> None:
-    t4.limit(LIMIT)
-    result, status, library, found = t4.opened().ask(f"proc {name} {version} {flags}")
-    assert (result, status, found) == ("0", "0", symbol)
-    assert library.endswith(OURS)
-
-
-def test_get_proc_address_gives_the_drivers_and_nothing_that_it_lacks(t4: SimBox) -> None:
-    t4.limit(LIMIT)
-    client = t4.opened()
-    assert client.ask("proc cuCtxGetDevice 12000 0") == ["0", "0", REAL, "cuCtxGetDevice"]
-    assert client.ask("proc cuNoSuchThing 12000 0") == [str(NOT_FOUND), "1", "none", "none"]
-    assert client.ask("proc cuMemAllocAsync 10000 0") == [str(NOT_FOUND), "2", "none", "none"]
 
 
 @pytest.mark.parametrize("how", ["alloc", "alloc_v1", "managed", "async", "async_ptsz"])
@@ -208,10 +171,3 @@ def test_a_child_forked_before_cuda_has_its_own_charges(t4: SimBox) -> None:
     client.ask("open 0")
     assert client.alloc(LIMIT)[0] == 0
     assert t4.held() == LIMIT
-
-
-def test_driver_version_and_uuids_are_the_drivers(t4: SimBox) -> None:
-    t4.limit(LIMIT)
-    client = t4.start()
-    for name in ("cuDriverGetVersion", "cuDeviceGetCount", "cuGetExportTable"):
-        assert client.ask(f"proc {name} 12000 0")[2] == REAL

@@ -18,7 +18,7 @@ TWO_STREAMS = {"replay": str(DATA / "recorded/training-two-streams.csv.gz")}
 def shares(bench: Any, *tenants: tuple[int, dict[str, Any]], **options: Any) -> list[float]:
     """In percent of the card."""
     made = [bench.scenario.Tenant(share, [load]) for share, load in tenants]
-    outcome = bench.workers.run(bench.scenario.Scenario(made, (SECOND, 4 * SECOND), **options))
+    outcome = bench.workers.run(bench.scenario.Scenario(made, (SECOND, 3 * SECOND), **options))
     return [share * 100 for share in outcome.shares]
 
 
@@ -51,8 +51,8 @@ def test_requests_run_beside_a_long_launch_in_an_open_slice(bench: Any) -> None:
     graph = {"kernel": "fixed:61397", "graph": 1637, "gap": 30 * MS, "wait": "thread"}
     tenants = [bench.scenario.Tenant(12, [service]), bench.scenario.Tenant(50, [graph])]
     tenants.append(bench.scenario.Tenant(30, [TWO_STREAMS]))
-    outcome = bench.workers.run(bench.scenario.Scenario(tenants, (SECOND, 5 * SECOND)))
-    assert sorted(outcome.loads[0][0]["latency_ns"])[-8] < 60 * MS
+    outcome = bench.workers.run(bench.scenario.Scenario(tenants, (SECOND, 3 * SECOND)))
+    assert sorted(outcome.loads[0][0]["latency_ns"])[-4] < 60 * MS
     assert outcome.share(1) == pytest.approx(0.5, abs=0.01)
 
 

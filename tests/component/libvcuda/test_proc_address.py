@@ -1,4 +1,4 @@
-"""cuGetProcAddress where the driver's answers are awkward. The usual answers are in test_on_sim.py."""
+"""cuGetProcAddress where the driver's answers are awkward. The usual answers are in test_recorded_drivers.py."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ The objects are those that the chart's renderer has checked in; test_chart.py co
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import tempfile
@@ -272,57 +271,6 @@ def test_the_unit_runs_where_the_daemonset_would() -> None:
         assert pods("unit")[key] == pods()[key]
     assert [mount["name"] for mount in enabler()["volumeMounts"]] == ["account"], "it copies the account to the host"
     assert enabler()["securityContext"]["privileged"] is True, "it enters the namespaces of the host's process 1"
-
-
-def run_enabler(root: Path, systemctl: str) -> subprocess.CompletedProcess[str]:
-    """Run the container's script once. The host is `root`, with `systemctl` as its program of that name."""
-    for name, text in (("systemctl", systemctl), ("sleep", "exit 1"), ("nsenter", 'shift 8; exec "$@"')):
-        program = root / "bin" / name
-        program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text(f"#!/bin/sh\n{text}\n")
-        program.chmod(0o755)
-    (script,) = enabler()["args"]
-    for path in ("/var/run/secrets", "/etc/systemd", "/var/lib/vgpu/serviceaccount/"):
-        assert path in script
-        script = re.sub(rf"(?<=[ =]){path}", f"{root}{path}", script)
-    environment = {
-        "PATH": f"{root}/bin:{os.environ['PATH']}", "ROOT": str(root), "NODE_NAME": "n1",
-        "KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443",
-    }  # fmt: skip
-    command = [*enabler()["command"], script]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
-
-
-def test_the_unit_is_enabled_with_the_pods_account(tmp_path: Path) -> None:
-    account = tmp_path / "var/run/secrets/kubernetes.io/serviceaccount"
-    account.mkdir(parents=True)
-    for name in ("ca.crt", "namespace", "token"):
-        (account / name).write_text(f"the {name}")
-    calls = 'echo "$@" >> $ROOT/calls'
-    for _ in range(2):
-        done = run_enabler(tmp_path, calls)
-        assert "vgpu-device-plugin.service is enabled" in done.stdout, done.stderr
-    copies = tmp_path / "var/lib/vgpu/serviceaccount"
-    assert {path.name: path.read_text() for path in copies.iterdir()} == {
-        name: f"the {name}" for name in ("ca.crt", "namespace", "token")
-    }
-    assert {path.stat().st_mode & 0o777 for path in copies.iterdir()} == {0o600}
-    (drop_in,) = (tmp_path / "etc/systemd/system/vgpu-device-plugin.service.d").iterdir()
-    lines = drop_in.read_text().splitlines()
-    assert "Environment=NODE_NAME=n1" in lines
-    assert "BindReadOnlyPaths=-/var/lib/vgpu/serviceaccount:/run/secrets/kubernetes.io/serviceaccount" in lines
-    restart = ["daemon-reload", "try-restart vgpu-device-plugin.service"]
-    each = ["cat vgpu-device-plugin.service", "enable --now vgpu-device-plugin.service"]
-    expected = [each[0], *restart, each[1], *each]  # the second time nothing has changed
-    assert (tmp_path / "calls").read_text().splitlines() == expected
-
-
-def test_a_node_without_the_unit_is_named(tmp_path: Path) -> None:
-    done = run_enabler(tmp_path, "exit 1")
-    assert done.returncode == 1
-    assert "n1 has no vgpu-device-plugin.service: install the package" in done.stdout
-    assert not (tmp_path / "var").exists()
-    assert not (tmp_path / "etc").exists()
 
 
 # The examples

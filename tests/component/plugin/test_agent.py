@@ -206,26 +206,21 @@ def test_a_watch_that_the_server_ends_is_taken_up_where_it_was(site: Site) -> No
     assert len([1 for _, path in site.server.requests if "limit=" in path]) < lists + 3
 
 
-@pytest.mark.parametrize("fault", ["429", "401", "403", "404", "garbage", "html", "empty"])
-def test_a_server_that_refuses_is_reported_once_and_tried_again(site: Site, fault: str) -> None:
+REFUSES, AWAY = "pods are not followed", "the API server is away"
+FAULTS = {
+    **dict.fromkeys(("429", "401", "403", "404", "garbage", "html", "empty"), REFUSES),
+    **dict.fromkeys(("500", "503", "hang", "close", "cut"), AWAY),
+}
+
+
+@pytest.mark.parametrize(("fault", "line"), FAULTS.items())
+def test_a_server_that_refuses_or_is_away_is_reported_once_and_tried_again(site: Site, fault: str, line: str) -> None:
     site.server.put_pod("p", NODE, UID, LIMITS)
     site.server.break_next(fault, "/api/v1/pods", times=4)
     site.start()
     wait_for(site.record)
-    wait_for(lambda: site.logged("over: pods are not followed") == 1)
-    assert site.logged("pods are not followed") == 2  # and its end
-    assert site.logged("the API server is away") == 0
-
-
-@pytest.mark.parametrize("fault", ["500", "503", "hang", "close", "cut"])
-def test_a_server_that_is_away_is_reported_once_and_tried_again(site: Site, fault: str) -> None:
-    site.server.put_pod("p", NODE, UID, LIMITS)
-    site.server.break_next(fault, "/api/v1/pods", times=4)
-    site.start()
-    wait_for(site.record)
-    wait_for(lambda: site.logged("over: the API server is away") == 1)
-    assert site.logged("the API server is away") == 2  # and its end
-    assert site.logged("pods are not followed") == 0
+    wait_for(lambda: site.logged(f"over: {line}") == 1)
+    assert {text: site.logged(text) for text in (REFUSES, AWAY)} == {REFUSES: 0, AWAY: 0, line: 2}  # and its end
 
 
 def test_an_outage_is_one_line_when_it_begins_and_one_when_it_is_over(site: Site) -> None:
