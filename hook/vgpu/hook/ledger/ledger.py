@@ -264,7 +264,7 @@ class Ledger(LivingClaims):
         """The cards that no new container gets, by uuid, and why, as vgpud has recorded it."""
         if self._ill is None:
             try:
-                self._ill = health.ill(self.run_dir, self.boot_id, since_boot())
+                self._ill = health.ill(self.run_dir, self.boot_id, time.clock_gettime(time.CLOCK_BOOTTIME))
             except VgpuError as error:
                 self.notes.append(str(error))
                 self._ill = {}
