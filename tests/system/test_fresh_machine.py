@@ -37,7 +37,8 @@ packages >/root/before
 timed make demo
 compare
 packages >/root/before
-echo "## warnings of $(cc --version | head -n 1): $(grep -c warning: build/build.log || :)"
+if grep warning: build/build.log; then exit 1; fi
+echo "## no warnings of $(cc --version | head -n 1)"
 echo "## virtual environment $(du -sm .venv | cut -f 1) MB"
 """
 DRAWN = ["share", *(f"{second} s" for second in range(1, 9)), "mean"]  #: the lines of what two containers had
@@ -128,7 +129,7 @@ cd /root/docker
 if [ -n "$runc" ]; then
 	apt-get download -q runc
 	dpkg -x runc_*.deb runc
-	cp runc/usr/*bin/runc containerd.io/usr/bin/runc
+	for file in runc/usr/sbin/runc runc/usr/bin/runc; do [ ! -e $file ] || cp $file containerd.io/usr/bin/runc; done
 fi
 package() {
 	mkdir -p $1/DEBIAN
@@ -185,7 +186,12 @@ def machines(
 
     wanted = [_row(item) for item in request.session.items if "machines" in getattr(item, "fixturenames", ())]
     with ThreadPoolExecutor(2) as pool:
-        yield {row: pool.submit(run, row[0], tmp_path_factory.mktemp(row[0]), steps(*row)) for row in wanted}
+        yield {
+            (suite, state): pool.submit(
+                run, suite, tmp_path_factory.mktemp(suite), steps(suite, state), kept=not whole and state == "release"
+            )
+            for suite, state in wanted
+        }
 
 
 def _row(item: pytest.Item) -> tuple[str, str]:
@@ -201,7 +207,6 @@ def test_the_commands_and_their_packages(suite: str, machines: dict[tuple[str, s
     output, _, packages = done.output.partition("@@@@\n")
     print(f"{suite}: {done._replace(output=output).figures()}")
     assert done.status == 0, done.output[-3000:]
-    assert re.search(r"^## warnings of .*: 0$", output, re.MULTILINE)
     assert "/tmp/fuse                refused (Operation not permitted)" in output
     assert "blue allocated 512 MiB again and again. 7 calls succeeded" in output
     assert re.findall(r"^   (.*?) +\d+\.\d +\d+\.\d   [#= ]+$", output, re.MULTILINE) == DRAWN
