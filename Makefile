@@ -25,8 +25,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz mutants deb rpm images manifests clean \
-        repository simulated-node simulated-node-remove compatibility packages-build packages-rpm packages-arm64 packages-images packages-demo \
-        packages-repository packages-node packages-test packages-long
+        repository simulated-node simulated-node-remove simulated-cards simulated-cards-remove compatibility packages-build \
+        packages-rpm packages-arm64 packages-images packages-demo packages-repository packages-node packages-test packages-long
 
 # Everything that a developer needs. Warnings of the compiler are errors.
 setup: CMAKE_OPTIONS = -DVGPU_WERROR=ON
@@ -108,6 +108,13 @@ simulated-node: packages-node $(VENV)/.stamp build
 
 simulated-node-remove: $(VENV)/.stamp
 	@$(BIN)/python tests/demo/simulated_node.py remove $(NODE)
+
+# Simulated cards in the place of a GPU, for the vgpu that is installed on this machine.
+simulated-cards: packages-build $(VENV)/.stamp build
+	@$(BIN)/python tests/demo/simulated_cards.py make
+
+simulated-cards-remove: $(VENV)/.stamp
+	@$(BIN)/python tests/demo/simulated_cards.py remove
 
 # All tests, six files at a time, because many wait. pytest counts the tests that cannot run on this machine; an
 # unexpected skip is a failure. A test that does not end in an hour hangs, and fails.

@@ -36,6 +36,8 @@ WITHOUT_CONTROLLERS = Path(__file__).with_name("runc_without_controllers.py")
 MACHINES = "1.6"
 #: Version -> the Debian suite that has it.
 SUITES = {MACHINES: "bookworm", "1.7": "trixie", "2.1": "sid"}
+#: The first that reads and writes files of version 4. No containers run on it here.
+NEWEST = {"2.3": "stonking"}
 #: Without these a daemon starts faster and warns less. No test needs them.
 UNUSED = ("aufs", "btrfs", "devmapper", "erofs", "zfs", "blockfile")
 #: The glob patterns that pass the markers on. `*` does not match a slash.
@@ -49,7 +51,7 @@ def programs(version: str) -> Path:
         found = subprocess.run([own, "--version"], capture_output=True, text=True, check=True).stdout.split()[2]
         if found.lstrip("v").startswith(version):
             return Path(own).parent
-    return suites.unpack(SUITES[version], "containerd") / "usr/bin"
+    return suites.unpack({**SUITES, **NEWEST}[version], "containerd") / "usr/bin"
 
 
 def hooks(node: nodes.Node, stage: str = "createRuntime") -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The commands in the documents: the fenced `sh` blocks of each page, and the `text` blocks with what they print.
 
-Belongs here: finding the blocks, and which of them no test types, with the reason. Does not belong here: the machine on
-which they are typed (docs_node.sh), and the test (tests/system/test_docs_commands.py).
+Belongs here: finding the blocks, what a reader without a GPU adds to them, and which of them no test types, with the
+reason. Does not belong here: the machine on which they are typed (docs_node.sh), and the test
+(tests/system/test_docs_commands.py).
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from pathlib import Path
 
 from checkout import CHECKOUT
 
+START = "docs/start-without-kubernetes.md"
 #: The pages that are typed on one machine, in the order in which a reader comes to them.
 PAGES = (
-    "README.md", "docs/start-without-kubernetes.md", "docs/start-kubernetes-packages.md", "docs/runtimes.md",
+    "README.md", START, "docs/start-kubernetes-packages.md", "docs/runtimes.md",
     "docs/requests.md", "docs/commands.md", "docs/configuration.md", "docs/dialects.md", "docs/kubernetes.md",
     "docs/coexistence.md", "docs/card-health.md", "docs/cgroups.md", "docs/troubleshooting.md", "docs/packages.md",
 )  # fmt: skip
@@ -37,6 +39,8 @@ NOT_TYPED = {
     "test_images builds them and loads them into podman",
     ("docs/cgroups.md", "bpftool"): "a program that make setup does not install",
 }
+#: The lines that say how containers of which programs have simulated cards.
+_MOUNTS = re.compile(r"^([a-z, ]+): (--.*) IMAGE$", re.MULTILINE)
 _BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -64,3 +68,9 @@ def blocks(page: str) -> list[Block]:
     """The blocks of a page in their order."""
     text = Path(CHECKOUT, page).read_text(encoding="utf-8")
     return [Block(page, kind, body) for kind, body in _BLOCK.findall(text)]
+
+
+def mounts() -> dict[str, str]:
+    """Runtime's program -> the mount of the simulated cards, which its reader is told to write before IMAGE."""
+    found = _MOUNTS.findall(Path(CHECKOUT, START).read_text(encoding="utf-8"))
+    return {program: mount for programs, mount in found for program in programs.split(", ")}

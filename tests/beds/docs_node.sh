@@ -1,15 +1,15 @@
 #!/bin/sh
 # Types the commands of the documents on a machine of its own: an overlay over ROOT, in its own namespaces of
 # mounts and processes. All that it starts ends with it.
-#   unshare -m -p -f --kill-child sh docs_node.sh PACKAGES DIRECTORY DRIVER_ROOT SIM_STATE IMAGE DOCKER_PATH COMMANDS ROOT CACHE
+#   unshare -m -p -f --kill-child sh docs_node.sh PACKAGES DIRECTORY CHECKOUT BUILD IMAGE DOCKER_PATH COMMANDS ROOT CACHE
 # DIRECTORY becomes the overlay's upper layer (a tmpfs). PACKAGES is a directory; the commands run where its packages lie
 # below build/. IMAGE is a tar of OCI's layout, beside the directory `rootfs` with its content; containerd and Docker know
 # it as vgpu-test.local/image:1. COMMANDS is a file. DOCKER_PATH lies below CACHE.
 set -eu
-packages=$1 directory=$2 driver=$3 sim=$4 image=$5 docker_path=$6 commands=$7 lower=$8 cache=$9
+packages=$1 directory=$2 checkout=$3 build=$4 image=$5 docker_path=$6 commands=$7 lower=$8 cache=$9
 
 mount -t proc proc /proc
-binds=$cache
+binds="$cache $checkout $build" sim=
 . "${0%/*}/overlay_root.sh"
 mkdir -p "$root/root/checkout/build" "$root/etc/containers" "$root/etc/docker" "$root/etc/containerd"
 for place in containerd docker; do
@@ -19,14 +19,22 @@ done
 cp "$packages"/vgpu*.deb "$root/root/checkout/build/"
 cp "$commands" "$root/root/commands"
 echo 'APT::Install-Recommends "false";' >"$root/etc/apt/apt.conf.d/test" # only what the root has
-cat >"$root/root/simulated-driver.yaml" <<YAML
-driver:
-  root: $driver
-  dev_root: $driver/dev
-  proc_root: $driver/proc
-plugin:
-  http: "" # the port would be the machine's
-YAML
+# The settings that the package brings, and a port of the device plugin that is not the machine's.
+mkdir -p "$root/etc/vgpu"
+dpkg-deb --fsys-tarfile "$packages"/vgpu_*.deb | tar -xO ./usr/share/vgpu/config.yaml >"$root/etc/vgpu/config.yaml"
+echo 'plugin: {http: ""}' >>"$root/etc/vgpu/config.yaml"
+
+# Of make's work this does what takes no compiler: the fixtures have built the packages.
+cat >"$root/usr/local/bin/make" <<MAKE
+#!/bin/sh
+export VGPU_BUILD=$build PYTHONPATH=/usr/lib/vgpu/python PYTHONDONTWRITEBYTECODE=1
+case \$1 in
+simulated-cards) exec /usr/lib/vgpu/python3 $checkout/tests/demo/simulated_cards.py make ;;
+simulated-cards-remove) exec /usr/lib/vgpu/python3 $checkout/tests/demo/simulated_cards.py remove ;;
+*) echo "make \$*: not needed here" ;;
+esac
+MAKE
+chmod 755 "$root/usr/local/bin/make"
 
 # podman and Docker with limits that this kernel accepts, and without networks and a journal.
 cat >"$root/etc/containers/containers.conf" <<CONF
@@ -106,10 +114,8 @@ chmod 755 "$root/usr/local/bin/systemctl"
 
 cat >"$root/root/steps" <<STEPS
 set -eu
+unset VGPU_SIM_DIR VGPU_SIM_DEVICE_NODES # a page makes its cards itself
 PATH=$docker_path:\$PATH
-simulate() {
-	[ -e /root/simulated ] || { cat /root/simulated-driver.yaml >>/etc/vgpu/config.yaml && vgpuctl config apply >/root/simulated; }
-}
 image_of_containerd() {
 	systemctl restart containerd
 	ctr image import $image >/dev/null

@@ -19,7 +19,11 @@ from checkout import BUILD, CHECKOUT
 
 PROGRESS = CHECKOUT / "packaging/setup/progress"
 ROOTS = (("node", "bookworm"), ("repository", "bookworm"), ("booted", "bullseye"), ("booted", "sid"))
-PACKAGES = {"trixie": ("containerd", "docker.io", "docker-cli", "kubectl"), "sid": ("containerd",)}
+PACKAGES = {
+    "trixie": ("containerd", "docker.io", "docker-cli", "kubectl"),
+    "sid": ("containerd",),
+    "stonking": ("containerd",),
+}
 
 
 def todo(long: bool) -> dict[str, str]:
@@ -32,7 +36,7 @@ def todo(long: bool) -> dict[str, str]:
     for suite, packages in PACKAGES.items():
         for package in packages:
             if not suites.path(suite, package).exists():
-                missing[f"fetching {package} of Debian {suite}"] = f"suites.unpack({suite!r}, {package!r})"
+                missing[f"fetching {package} of {suite}"] = f"suites.unpack({suite!r}, {package!r})"
     if not helm.path().exists():
         missing["fetching Helm (40 MB)"] = "helm.program()"
     names = [*kubernetes_programs.SERVERS, "kubelet"]

@@ -1,4 +1,4 @@
-"""Programs of other Debian suites, unpacked and not installed, for tests of runtimes newer than the machine's.
+"""Programs of other suites of Debian and Ubuntu, unpacked and not installed, for tests of newer runtimes.
 
 Belongs here: fetching a package by its name with the ordinary apt client under a configuration of its own, so the
 machine's sources and package lists stay as they are. Fetched packages stay in the cache (roots.py).
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import roots
 
+UBUNTU = ("stonking",)  #: Debian 12 has no package with Ubuntu's keys
 LIBRARIES = ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu")
 
 
@@ -71,7 +72,10 @@ def _apt(suite: str, home: Path, kind: str = "deb") -> list[str]:
     for name in ("lists/partial", "archives/partial"):
         (home / name).mkdir(parents=True, exist_ok=True)
     sources = home / "sources.list"
-    sources.write_text(f"{kind} [signed-by={roots.KEYRING}] {_mirror()} {suite} main\n")
+    place = f"[signed-by={roots.KEYRING}] {_mirror()}"
+    if suite in UBUNTU:
+        place = "[trusted=yes] http://archive.ubuntu.com/ubuntu"
+    sources.write_text(f"{kind} {place} {suite} main\n")
     options = {
         "Dir::Etc::SourceList": sources, "Dir::Etc::SourceParts": "/dev/null", "Dir::State::Lists": home / "lists",
         "Dir::Cache": home, "Dir::State::status": "/dev/null", "Dir::Etc::Preferences": "/dev/null",

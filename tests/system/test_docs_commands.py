@@ -1,7 +1,8 @@
 """The commands of the documents, typed in a reader's order on one machine with the built package.
 
-Belongs here: what a reader types, and that it prints what the page shows. The package is the fixture's, the driver is
-simulated, and IMAGE is a root file system, because no registry can be reached. Everything else runs as it is printed.
+Belongs here: what a reader without a GPU types, and that it prints what the page shows. The packages are the
+fixture's, and IMAGE is a root file system, because no registry can be reached. All else runs as it is printed, and
+nothing besides.
 """
 
 from __future__ import annotations
@@ -14,14 +15,12 @@ from pathlib import Path
 
 import cgroup_trees
 import docs_commands
-import nodes
 import oci_images
 import pytest
 import roots
 import suites
 import trees
-from checkout import CHECKOUT
-from docs_commands import Block
+from checkout import BUILD, CHECKOUT
 
 pytestmark = pytest.mark.root
 
@@ -31,7 +30,7 @@ TIMEOUT = 1200  #: seconds, for a machine with much else to do
 IMAGE = "vgpu-test.local/image:1"
 #: What a page needs before its first command.
 BEFORE = {
-    "docs/start-without-kubernetes.md": "image_of_containerd; image_of_docker",
+    docs_commands.START: "image_of_containerd; image_of_docker",
     "docs/dialects.md": "files_of_peers",
     "docs/card-health.md": "touch /run/vgpu/health.json",
 }
@@ -41,15 +40,14 @@ BEFORE = {
 def printed(deb: Path, cudaprobe: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """page -> what its commands printed. All pages are typed once, on one machine."""
     directory = tmp_path_factory.mktemp("docs")
-    node = nodes.SimulatedNode(directory / "node", "a100x2")
     rootfs = trees.make("debian", directory / "rootfs", {"cudaprobe": cudaprobe})
     image = oci_images.write(rootfs, directory / "image.tar", IMAGE, ["true"])
-    (directory / "commands").write_text("\n".join(typed(node.sim, rootfs)) + "\n")
+    (directory / "commands").write_text("\n".join(typed(rootfs)) + "\n")
     (directory / "overlay").mkdir()
     docker = f"{suites.unpack('trixie', 'docker.io')}/usr/sbin:{suites.unpack('trixie', 'docker-cli')}/usr/bin"
     command = [
-        "unshare", "-m", "-p", "-f", "--kill-child", "sh", SCRIPT, deb.parent, directory / "overlay", node.driver,
-        node.sim, image, docker, directory / "commands", roots.node(), roots.CACHE,
+        "unshare", "-m", "-p", "-f", "--kill-child", "sh", SCRIPT, deb.parent, directory / "overlay", CHECKOUT,
+        BUILD, image, docker, directory / "commands", roots.node(), roots.CACHE,
     ]  # fmt: skip
     output = directory / "output"
     with output.open("wb") as stream, cgroup_trees.own() as enter:
@@ -61,27 +59,21 @@ def printed(deb: Path, cudaprobe: Path, tmp_path_factory: pytest.TempPathFactory
     yield dict(zip(parts[1::2], parts[2::2]))
 
 
-def typed(sim: Path, rootfs: Path) -> Iterator[str]:
-    """The lines of the script: the pages' commands, and what the test has to add."""
+def typed(rootfs: Path) -> Iterator[str]:
+    """The lines of the script: the pages' commands, with the mount of the cards that their reader is told to write."""
+    mounts = docs_commands.mounts()
     images = {
-        "podman": f"--volume {sim}:/run/vgpu-sim --rootfs {rootfs}",
-        "ctr": f"--mount type=bind,src={sim},dst=/run/vgpu-sim,options=rbind:rw {IMAGE}",
-        "docker": f"--volume {sim}:/run/vgpu-sim --network=host {IMAGE}",
+        "podman": f"{mounts['podman']} --rootfs {rootfs}",
+        "docker": f"{mounts['docker']} --network=host {IMAGE}",
+        "ctr": f"{mounts['ctr']} {IMAGE}",
     }
     for page in docs_commands.PAGES:
         yield f"{{ set +x; }} 2>/dev/null; echo '{MARK}{page}'; {BEFORE.get(page, ':')}; set -x"
         for block in docs_commands.blocks(page):
             if block.kind == "sh" and not block.reason():
-                yield from lines(block, images)
+                for line in block.text.splitlines():
+                    yield line.replace("IMAGE", images.get(line.split(" ")[0], "IMAGE"))
     yield f"echo '{MARK}end'"
-
-
-def lines(block: Block, images: dict[str, str]) -> Iterator[str]:
-    for line in block.text.splitlines():
-        if not line.startswith("make "):  # the fixtures have made the package
-            yield line.replace("IMAGE", images.get(line.split(" ")[0], "IMAGE"))
-        if line.startswith("apt-get install"):
-            yield "simulate"
 
 
 @pytest.mark.parametrize("page", docs_commands.PAGES)
@@ -104,7 +96,7 @@ def masked(line: str) -> str:
 
 
 def test_a_container_sees_its_share(printed: dict[str, str]) -> None:
-    seen = re.findall(r"0MiB / +8192MiB", printed["docs/start-without-kubernetes.md"])
+    seen = re.findall(r"0MiB / +8192MiB", printed[docs_commands.START])
     assert len(seen) == 4  # podman, Docker with an annotation and with a share of its own, containerd
 
 

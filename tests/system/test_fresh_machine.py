@@ -1,9 +1,9 @@
 """The commands on machines on which nobody has installed anything: each supported system, from a clone.
 
 Belongs here: what the commands install there, that they remove and upgrade nothing, the packages that they build and
-what these do, and Docker's own packages beside them. A machine is an overlay over a debootstrapped root. `make test`
-has one system; the others are long, two at the same time. A row of docs/decisions/tested-systems.md is one run; its
-figures are what the test prints (pytest -rP).
+what these do; and the same on machines with more than the release's pocket, with held packages, or with Docker's own. A
+machine is an overlay over a debootstrapped root. `make test` has one system; the others are long, two at the same time.
+A row of docs/decisions/tested-systems.md is one run; its figures are what the test prints (pytest -rP).
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import takewhile
 from pathlib import Path
 
+import docs_commands
 import installed_node
 import podman_bed
 import pytest
@@ -35,7 +37,8 @@ packages >/root/before
 timed make demo
 compare
 packages >/root/before
-echo "## warnings of $(cc --version | head -n 1): $(grep -c warning: build/build.log || :)"
+if grep warning: build/build.log; then exit 1; fi
+echo "## no warnings of $(cc --version | head -n 1)"
 echo "## virtual environment $(du -sm .venv | cut -f 1) MB"
 """
 DRAWN = ["share", *(f"{second} s" for second in range(1, 9)), "mean"]  #: the lines of what two containers had
@@ -44,7 +47,7 @@ DEB = """
 timed make deb
 compare
 """
-#: Without --long a sample of the unit tests: make test runs all of them on its own Python.
+SAMPLE_OF_TESTS = "'-k claims'"  #: of the unit tests, which make test runs on its own Python
 QUICK = """
 timed env PYTEST_ADDOPTS="$sample" make test-quick
 compare
@@ -86,15 +89,47 @@ while read -r command; do
 done </root/commands
 [ ! -e $node ]
 """
-#: Stand-ins for Docker's packages, with their relations. containerd.io has a runc of its own: here $runc, or none.
+#: What a page's reader has already: podman, and an image, which is a root file system here.
+READER = """
+packaging/setup/packages node
+PYTHONPATH=tests/beds python3 -c 'import pathlib, trees; trees.make("debian", pathlib.Path("/root/rootfs"))'
+set -x
+"""
+#: All pockets of a suite, by its mirrors, as on any machine that is not made today.
+SOURCES = """
+case $suite in
+jammy | noble) mirror=http://archive.ubuntu.com/ubuntu security=$mirror components="main universe" ;;
+*) mirror=http://deb.debian.org/debian security=$mirror-security components=main ;;
+esac
+echo "deb $mirror $suite $components" >/etc/apt/sources.list
+if [ $suite != sid ]; then # which has no other
+	echo "deb $mirror $suite-updates $components" >>/etc/apt/sources.list
+	echo "deb $security $suite-security $components" >>/etc/apt/sources.list
+fi
+certificates=/etc/ssl/certs/ca-certificates.crt
+cp $certificates /root/certificates
+apt() { # an upgrade of ca-certificates leaves out those of the machine on which the test runs
+	DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@"
+	cp /root/certificates $certificates
+}
+apt update
+"""
+UPGRADED = "apt dist-upgrade\n"
+#: Nobody has upgraded these, or they are held. Their pocket has libc6-dev and others in the same version still.
+HELD = """
+apt-mark hold libc6 $(dpkg-query -W -f '${db:Status-Status} ${Package}\\n' 'libssl*' | sed -n 's/^installed //p')
+apt upgrade
+dpkg-query -W -f '## ${db:Status-Want} ${Package} ${Version}\\n' libc6 libc-bin
+"""
+#: A repository that stands in for Docker's, which cannot be reached: packages with Docker's relations, and nothing in
+#: them but the runc of containerd.io. Where $runc is empty, that is left out.
 DOCKER = """
 mkdir -p /root/docker/containerd.io/usr/bin /root/docker/docker-ce
 cd /root/docker
 if [ -n "$runc" ]; then
-	apt-get update -q
 	apt-get download -q runc
 	dpkg -x runc_*.deb runc
-	cp "$runc" containerd.io/usr/bin/runc
+	for file in runc/usr/sbin/runc runc/usr/bin/runc; do [ ! -e $file ] || cp $file containerd.io/usr/bin/runc; done
 fi
 package() {
 	mkdir -p $1/DEBIAN
@@ -102,6 +137,9 @@ package() {
 	printf 'Maintainer: test <test@test>\\nDescription: stand-in\\n' >>$1/DEBIAN/control
 	cat >>$1/DEBIAN/control
 	dpkg-deb -b $1 $1.deb
+	dpkg-deb -f $1.deb >>Packages
+	printf 'Filename: ./%s\\nSize: %s\\n' $1.deb $(stat -c %s $1.deb) >>Packages
+	printf 'SHA256: %s\\n\\n' $(sha256sum $1.deb | cut -d ' ' -f 1) >>Packages
 }
 package containerd.io 1.7.27-1 <<END
 Provides: containerd, runc
@@ -113,9 +151,18 @@ Depends: containerd.io (>= 1.7.27)
 Conflicts: docker (<< 1.5~), docker-engine, docker.io, lxc-docker, lxc-docker-virtual-package
 Replaces: docker-engine
 END
-dpkg -i containerd.io.deb docker-ce.deb
+echo "deb [trusted=yes] file:/root/docker ./" >/etc/apt/sources.list.d/docker.list
+apt update
+apt install docker-ce
 cd /root/vgpu
 """
+#: state -> what makes it of a machine whose only pocket is the release's.
+STATES = {
+    "all pockets": SOURCES + UPGRADED,
+    "held": SOURCES + HELD,
+    "docker": f"{SOURCES}runc=yes{DOCKER}",
+    "docker without runc": f"{SOURCES}runc={DOCKER}",
+}
 #: What `make test` installs before anything else.
 FOR_TESTS = """
 timed packaging/setup/packages test
@@ -127,28 +174,39 @@ dpkg-query -W -f '## ${Package} ${db:Status-Status}\\n' docker-ce containerd.io
 @pytest.fixture(scope="module")
 def machines(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[Result]]]:
-    """The machine of each suite that is tested. Two at a time do their steps, since one often waits."""
-    wanted = {str(item.callspec.params["suite"]) for item in request.session.items if _takes_machines(item)}
+) -> Iterator[dict[tuple[str, str], Future[Result]]]:
+    """(suite, state) -> the machine of each row that is tested. Two at a time do their steps, since one often waits."""
+    whole = request.config.getoption("--long")
+
+    def steps(suite: str, state: str) -> str:
+        if state == "release":
+            return f"sample={'' if whole else SAMPLE_OF_TESTS}{BEGIN}{DEMO}{DEB}{QUICK}{PACKAGES}"
+        then = FOR_TESTS if state == "docker without runc" else QUICK
+        return f"suite={suite}\nsample={SAMPLE_OF_TESTS}{BEGIN}{STATES[state]}{DEMO}{then}"
+
+    wanted = [_row(item) for item in request.session.items if "machines" in getattr(item, "fixturenames", ())]
     with ThreadPoolExecutor(2) as pool:
-        sample = "" if request.config.getoption("--long") else "sample='-k claims'"
-        steps = f"sample=\n{sample}{BEGIN}{DEMO}{DEB}{QUICK}{PACKAGES}"
-        yield {suite: pool.submit(run, suite, tmp_path_factory.mktemp(suite), steps) for suite in sorted(wanted)}
+        yield {
+            (suite, state): pool.submit(
+                run, suite, tmp_path_factory.mktemp(suite), steps(suite, state), kept=not whole and state == "release"
+            )
+            for suite, state in wanted
+        }
 
 
-def _takes_machines(item: pytest.Item) -> bool:
-    return isinstance(item, pytest.Function) and item.originalname == "test_the_commands_and_their_packages"
+def _row(item: pytest.Item) -> tuple[str, str]:
+    assert isinstance(item, pytest.Function)
+    return str(item.callspec.params["suite"]), str(item.callspec.params.get("state", "release"))
 
 
 @pytest.mark.parametrize(
     "suite", [pytest.param(suite, marks=[] if suite in SAMPLE else [pytest.mark.long]) for suite in SUPPORTED]
 )
-def test_the_commands_and_their_packages(suite: str, machines: dict[str, Future[Result]]) -> None:
-    done = machines[suite].result()
+def test_the_commands_and_their_packages(suite: str, machines: dict[tuple[str, str], Future[Result]]) -> None:
+    done = machines[suite, "release"].result()
     output, _, packages = done.output.partition("@@@@\n")
     print(f"{suite}: {done._replace(output=output).figures()}")
     assert done.status == 0, done.output[-3000:]
-    assert re.search(r"^## warnings of .*: 0$", output, re.MULTILINE)
     assert "/tmp/fuse                refused (Operation not permitted)" in output
     assert "blue allocated 512 MiB again and again. 7 calls succeeded" in output
     assert re.findall(r"^   (.*?) +\d+\.\d +\d+\.\d   [#= ]+$", output, re.MULTILINE) == DRAWN
@@ -159,16 +217,23 @@ def test_the_commands_and_their_packages(suite: str, machines: dict[str, Future[
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("suite", "runc"), [("bookworm", "runc/usr/sbin/runc"), ("noble", "")])
-def test_docker_ce_stays(suite: str, runc: str, tmp_path: Path) -> None:
-    """Docker's containerd.io brings a runc. Where it did not, Debian's would lie beside it, unpacked."""
-    done = run(suite, tmp_path, f"{BEGIN}runc={runc}{DOCKER}{DEMO}{FOR_TESTS}")
-    print(f"{suite}: {done.figures()}")
+@pytest.mark.parametrize(
+    ("suite", "state"),
+    [
+        *((suite, state) for state in ("all pockets", "held", "docker") for suite in SUPPORTED),
+        ("noble", "docker without runc"),
+    ],
+)
+def test_the_commands_where_the_machine_has(
+    suite: str, state: str, machines: dict[tuple[str, str], Future[Result]]
+) -> None:
+    """Docker's containerd.io brings a runc. Where it did not, the distribution's would lie beside it, unpacked."""
+    done = machines[suite, state].result()
+    print(f"{suite}, {state}: status {done.status}; {done.figures()}\n{done.output[-600:]}")
     assert done.status == 0, done.output[-3000:]
-    assert "## docker-ce installed" in done.output
-    assert "## containerd.io installed" in done.output
-    assert ("unpacked runc" in done.output) == (not runc)
+    assert "/tmp/fuse                refused (Operation not permitted)" in done.output
     assert done.output.count("## gone or upgraded: 0\n") == 2
+    assert ("unpacked runc" in done.output) == (state == "docker without runc")
 
 
 @pytest.mark.long
@@ -197,3 +262,16 @@ def test_a_simulated_node(suite: str, tmp_path: Path) -> None:
     assert "refused 2" in limit
     assert re.search(r"30 +2 GiB +39.4 GiB", status)
     assert any(text.startswith("ctr ") and "0MiB /   2048MiB" in text for text in others)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("suite", SAMPLE)
+def test_the_page_for_podman_without_a_gpu(suite: str, tmp_path: Path) -> None:
+    """The page as it stands, with all that make does in it. test_docs_commands types all pages without a compiler."""
+    blocks = takewhile(lambda block: "runtime docker" not in block.text, docs_commands.blocks(docs_commands.START))
+    typed = "".join(block.text for block in blocks if block.kind == "sh")
+    image = f"{docs_commands.mounts()['podman']} --rootfs /root/rootfs"
+    done = run(suite, tmp_path, BEGIN + PODMAN + READER + typed.replace("IMAGE", image) + "make simulated-cards-remove")
+    assert done.status == 0, done.output[-3000:]
+    assert re.search(r"0MiB / +8192MiB", done.output)
+    assert "cores 30 -> 50, core limit 30 -> 50" in done.output

@@ -28,7 +28,7 @@ hook.stop
 """
 START = """
 config.claims config.core_schedule config.errors config.fields config.foreign config.grants config.inventory
-config.leases config.limits config.paths config.records config.request config.settings
+config.health config.leases config.limits config.paths config.records config.request config.settings
 hook.devices.allow hook.devices.bpf_program hook.devices.cgroup_v2 hook.devices.rules hook.formats.elf
 hook.formats.ldcache hook.hooklog hook.inject.execute hook.inject.inspect hook.inject.limiter_files hook.inject.mounts
 hook.inject.operations hook.inject.overlay hook.inject.plan hook.ledger.container_directory hook.ledger.core_schedules

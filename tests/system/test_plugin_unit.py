@@ -10,9 +10,9 @@ from pathlib import Path
 import docs_commands
 import file_modes
 import last_version
-import nodes
 import pytest
 import systemd_bed
+from checkout import BUILD, CHECKOUT
 from daemons import wait_for
 from systemd_bed import Bed
 
@@ -56,10 +56,17 @@ server.wait_for_termination()
 
 
 @pytest.fixture
-def bed(node: nodes.SimulatedNode, debs: list[Path]) -> Iterator[Bed]:
+def bed(tmp_path: Path, debs: list[Path]) -> Iterator[Bed]:
     scratch = Path(f"/tmp/vgpu-bed-{uuid.uuid4().hex[:8]}")
-    with systemd_bed.booted(2, "", scratch, [node.directory, debs[0].parent]) as booted:
+    with systemd_bed.booted(2, "", scratch, [tmp_path, CHECKOUT, BUILD, debs[0].parent]) as booted:
         yield booted
+
+
+def simulated_cards(bed: Bed, verb: str) -> str:
+    """What `make simulated-cards` or its removal runs, by the package's Python."""
+    environment = [f"VGPU_BUILD={BUILD}", "PYTHONPATH=/usr/lib/vgpu/python", "PYTHONDONTWRITEBYTECODE=1"]
+    program = CHECKOUT / "tests/demo/simulated_cards.py"
+    return bed.call("env", *environment, "/usr/lib/vgpu/python3", str(program), verb)
 
 
 def journal(bed: Bed, unit: str) -> str:
@@ -118,15 +125,11 @@ def check_that_a_real_systemctl_restarts(bed: Bed) -> None:
     assert text.endswith("\n1\n")
 
 
-def test_the_unit_runs_hardened_before_kubelet_and_grants(
-    bed: Bed, debs: list[Path], node: nodes.SimulatedNode
-) -> None:
+def test_the_unit_runs_hardened_before_kubelet_and_grants(bed: Bed, debs: list[Path], tmp_path: Path) -> None:
     bed.call("dpkg", "-i", *map(str, debs), timeout=600)
-    bed.simulate_driver(node.driver, node.sim, "vgpud", "vgpu-device-plugin")
-    bed.call("vgpuctl", "config", "apply")
-    bed.call("systemctl", "daemon-reload")
+    settings = bed.call("cat", "/etc/vgpu/config.yaml")
+    assert simulated_cards(bed, "make").startswith("2 simulated cards are in /run/vgpu-sim. ")
     check_that_a_real_systemctl_restarts(bed)
-    bed.call("systemctl", "restart", "vgpud.service")
     typed(bed, "systemctl enable --now vgpu-device-plugin.service\n")
     state = bed.call("systemctl", "is-active", "vgpu-device-plugin.service", check=False).strip()
     assert state == "active", journal(bed, "vgpu-device-plugin")  # ready without kubelet, as kubelet may wait for it
@@ -137,7 +140,7 @@ def test_the_unit_runs_hardened_before_kubelet_and_grants(
     assert names == {CORES, MEMORY}
     grants = bed.call("ls", "/var/lib/vgpu/grants").split()
     assert sorted(line.split()[3] + ".json" for line in lines) == sorted(grants)
-    upgrade(bed, last_version.later(debs, node.directory / "later"))
+    upgrade(bed, last_version.later(debs, tmp_path / "later"))
     assert {line.split()[1] for line in listed(bed, 4)[2:]} == names
     bed.call("systemctl", "restart", "kubelet.service")
     assert {line.split()[1] for line in listed(bed, 6)[4:]} == names
@@ -155,3 +158,7 @@ def test_the_unit_runs_hardened_before_kubelet_and_grants(
     assert "health is not known" not in log, log
     bed.call("systemctl", "stop", "vgpu-device-plugin.service", "kubelet.service")
     assert bed.call("systemctl", "show", "-P", "Result", "vgpu-device-plugin.service").strip() == "success"
+    simulated_cards(bed, "remove")
+    assert bed.call("cat", "/etc/vgpu/config.yaml") == settings
+    assert bed.call("find", "/run/vgpu-sim", "/var/lib/vgpu-simulated-driver", check=False) == ""
+    assert "simulated" not in bed.call("systemctl", "cat", "vgpud.service", "vgpu-device-plugin.service")

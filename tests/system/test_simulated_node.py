@@ -114,13 +114,14 @@ def test_every_command_that_it_prints(place: Place) -> None:
     assert f"{place.path}/node" not in place.run("cat", "/proc/self/mountinfo", capture_output=True).stdout
 
 
-def test_the_make_targets_run_it() -> None:
-    """The test above runs the program, because make would install packages."""
+@pytest.mark.parametrize(("name", "arguments"), [("simulated-node", " /somewhere"), ("simulated-cards", "")])
+def test_the_make_targets_run_it(name: str, arguments: str) -> None:
+    """Tests run the programs, because make would install packages."""
     for verb in ("make", "remove"):
-        target = "simulated-node" + ("-remove" if verb == "remove" else "")
+        target = name + ("-remove" if verb == "remove" else "")
         command = ["make", "-n", "--no-print-directory", "-C", CHECKOUT, target, "NODE=/somewhere"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert done.stdout.endswith(f"tests/demo/simulated_node.py {verb} /somewhere\n")
+        assert done.stdout.endswith(f"tests/demo/{name.replace('-', '_')}.py {verb}{arguments}\n")
 
 
 def test_a_node_whose_cards_are_in_use_stays(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""`vgpuctl runtime` on containerd's default configuration and on random ones, with containerds of three versions.
+"""`vgpuctl runtime` on containerd's default configuration and on random ones, with containerds of four versions.
 
 Belongs here: whether containerd reads the edited file as meant, and the undo to the byte. tests/unit has the texts that
 are written, tests/system the containers that then run.
@@ -27,6 +27,7 @@ from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, HANDLER, MODES, 
 
 PATTERNS = ["vgpu.io/*"]
 RECORDED = DATA / "runtimes"
+VERSIONS = [*containerd_bed.SUITES, *containerd_bed.NEWEST]
 SEED = int(os.environ.get("VGPU_SEED") or random.randrange(1 << 30))
 
 
@@ -60,14 +61,14 @@ def understood(config: Path) -> containerd.Cri:
     return containerd.of_document(toml_text.parse(dump, "config dump"))
 
 
-@pytest.mark.parametrize("version", containerd_bed.SUITES)
+@pytest.mark.parametrize("version", VERSIONS)
 def test_the_recorded_settings_are_those_of_the_default_configuration(config: Path, version: str) -> None:
     recorded = toml_text.parse((RECORDED / f"containerd-{version}.toml").read_text(), version)
     found = toml_text.parse(config.read_text(), "config default")
     assert containerd.of_document(recorded).handlers == containerd.of_document(found).handlers
 
 
-@pytest.mark.parametrize("version", containerd_bed.SUITES)
+@pytest.mark.parametrize("version", VERSIONS)
 def test_random_files(config: Path, wish: Wish, version: str, pytestconfig: pytest.Config) -> None:
     """The new handler has every setting of the default one, or the command refuses and the files are as before.
 
@@ -111,7 +112,7 @@ def test_random_files(config: Path, wish: Wish, version: str, pytestconfig: pyte
 
 def maker(rng: random.Random, version: str, config: Path) -> Maker:
     merges = version[0] != "1"
-    kind = rng.choice([2, 3] if merges else [1, 2])
+    kind = rng.choice([2, 3, 4] if version in containerd_bed.NEWEST else [2, 3] if merges else [1, 2])
     recorded = toml_text.parse((RECORDED / f"containerd-{version}.toml").read_text(), version)
     spec = config.parent.parent / "base.json"
     spec.write_text(output("ctr", "oci", "spec"))

@@ -9,7 +9,6 @@ import copy
 import functools
 import itertools
 import os
-import random
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 import tomlkit
 from checkout import DATA
-from containerd_files import RUNC, Maker
 
 from vgpu.config.errors import VgpuError
 from vgpu.node.runtimes import containerd as module
@@ -319,36 +317,6 @@ def test_what_is_to_be_restarted(path: str, command: str) -> None:
 
 
 # Files of others
-
-
-@pytest.mark.parametrize("number", range(6))
-def test_a_random_file_of_version_4(number: int, wish: Wish, containerd: Any) -> None:
-    """No containerd that can be installed reads this version; tests/component has the others with their daemons."""
-    seed = os.environ.get("VGPU_SEED") or random.randrange(1 << 30)
-    known = module.of_document(default(DEFAULTS["v"])).handlers["runc"]
-    files = Maker(random.Random(f"{seed} {number}"), 4, True, known, "/etc/base.json").make()
-    os.makedirs(os.path.dirname(wish.config))
-    Path(wish.config).write_text(files.text)
-    others = [files.text, *files.imported.values()]
-    before = module.of_document(tomlkit.parse(merged("v2.3.0", others)).unwrap())
-    source = before.handlers.get(before.default, {})
-    wish = replace(wish, mode=DEFAULT)
-    containerd.answer("v2.3.0", merged("v2.3.0", others))
-    if source.get("runtime_type") != RUNC:
-        with pytest.raises(VgpuError, match=r"default_runtime_name: expected|handler kata: runtime_type: expected"):
-            registry.configure("containerd", wish)
-        return
-    change = registry.configure("containerd", wish)
-    own = next(edit.after for edit in change.edits if edit.path.endswith("99-vgpu.toml"))
-    after = merged("v2.3.0", [*others, own or ""])
-    containerd.answer("v2.3.0", after)
-    change.execute()
-    made = module.of_document(tomlkit.parse(after).unwrap())
-    assert made.default == "vgpu", f"VGPU_SEED={seed}"
-    lost = {key: value for key, value in source.items() if value and made.handlers["vgpu"].get(key) != value}
-    assert set(lost) <= {"pod_annotations", "container_annotations", "options"}, f"VGPU_SEED={seed}: {lost}"
-    registry.unconfigure("containerd", wish.state_dir).execute()
-    assert Path(wish.config).read_text() == files.text
 
 
 def test_an_edit_of_others_in_between_survives_too(wish: Wish, containerd: Any) -> None:
