@@ -157,23 +157,6 @@ void card_use(void)
 	protocol_end();
 }
 
-void card_contexts(void)
-{
-	uint64_t wanted = protocol_number("N"), made = 0;
-	CUcontext context;
-	CUresult result = CUDA_SUCCESS;
-
-	for (; made < wanted && !result; made += !result) {
-		result = cu.cuCtxCreate_v2(&context, 0, driver_card.device);
-		if (!result)
-			cu.cuCtxPopCurrent_v2(&context);
-	}
-	protocol_begin();
-	protocol_add("code", result);
-	protocol_add("made", made);
-	protocol_end();
-}
-
 void card_memory(void)
 {
 	size_t available = 0, total = 0;
@@ -185,6 +168,7 @@ void card_memory(void)
 		return;
 	}
 	protocol_begin();
+	protocol_add("now", driver_now());
 	protocol_add("free", available);
 	protocol_add("total", total);
 	if (driver_card.nvml && cu.nvmlDeviceGetMemoryInfo(driver_card.nvml, &memory) == NVML_SUCCESS) {

@@ -4,7 +4,6 @@
 
 void card_hello(void);
 void card_use(void);
-void card_contexts(void);
 void card_memory(void);
 void card_processes(void);
 

@@ -1,9 +1,9 @@
-#include <stdlib.h>
 #include <string.h>
 
-#include "driver.h"
+#include "launch.h"
 #include "loads.h"
 #include "protocol.h"
+#include "sort.h"
 
 #define MAX_AHEAD 512
 #define MAX_ROUNDS 1000000
@@ -27,9 +27,7 @@ static bool did(CUresult result)
 
 static bool launch(void)
 {
-	void *arguments[] = {&load.kernel, &driver_card.gap};
-
-	return did(cu.cuLaunchKernel(driver_card.spin, 1, 1, 1, 32, 1, 1, 0, driver_card.stream, arguments, NULL));
+	return did(launch_kernel(load.kernel));
 }
 
 static bool make_event(CUevent *event)
@@ -80,18 +78,11 @@ static bool was_in_time(CUevent event)
 	       load.anchored + (uint64_t)((double)milliseconds * 1e6) <= load.end;
 }
 
-static int compare(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return x < y ? -1 : x > y;
-}
-
 static void add_latency(uint64_t count)
 {
 	if (count > MAX_ROUNDS)
 		count = MAX_ROUNDS;
-	qsort(latencies, count, sizeof *latencies, compare);
+	sort_numbers(latencies, count);
 	protocol_add_json("latency", "{\"p50\": %lu, \"p99\": %lu, \"max\": %lu}", (unsigned long)latencies[count / 2],
 			  (unsigned long)latencies[count * 99 / 100], (unsigned long)latencies[count - 1]);
 }
@@ -211,7 +202,7 @@ void loads_pauses(void)
 		make_event(&event);
 	while (goes_on()) {
 		uint64_t began = driver_now();
-		if (!launch() || !wait(event))
+		if ((load.kernel && !launch()) || !wait(event))
 			break;
 		uint64_t now = driver_now();
 		if (now <= load.end)
@@ -223,32 +214,13 @@ void loads_pauses(void)
 	cu.cuEventDestroy_v2(event);
 }
 
-static CUgraphExec make_graph(uint64_t nodes)
-{
-	CUgraph graph;
-	CUgraphExec executable = NULL;
-
-	if (!did(cu.cuStreamBeginCapture_v2(driver_card.stream, CU_STREAM_CAPTURE_MODE_RELAXED)))
-		return NULL;
-	for (uint64_t i = 0; i < nodes && launch(); i++)
-		;
-	if (did(cu.cuStreamEndCapture(driver_card.stream, &graph))) {
-		did(cu.cuGraphInstantiateWithFlags(&executable, graph, 0));
-		cu.cuGraphDestroy(graph);
-	}
-	return executable;
-}
-
 void loads_graphs(void)
 {
 	uint64_t nodes = protocol_number("nodes");
 	CUgraphExec executable = NULL;
 
-	load.kernel = protocol_number("kernel");
 	load.failed = driver_card.is_used ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-	if (!load.failed)
-		executable = make_graph(nodes);
-	if (executable)
+	if (did(load.failed) && did(launch_graph_of(nodes, protocol_number("kernel"), &executable)))
 		begin("kernel");
 	while (executable && goes_on()) {
 		uint64_t began = driver_now();

@@ -16,7 +16,9 @@
 #include "driver.h"
 #include "loads.h"
 #include "memory.h"
+#include "overhead.h"
 #include "protocol.h"
+#include "stamps.h"
 
 static bool time_stands_still;
 
@@ -43,7 +45,11 @@ static const struct command {
 } commands[] = {
 	{"hello", NULL, "", card_hello},
 	{"use", NULL, "CARD", card_use},
-	{"contexts", NULL, "N#", card_contexts},
+	{"contexts", NULL, "N#", overhead_contexts},
+	{"make", "streams", "KIND N#", overhead_streams},
+	{"make", "graph", "KIND N#", overhead_graph},
+	{"make", "stack", "KIND N#", overhead_stack},
+	{"make", "launch", "KIND", overhead_launch},
 	{"memory", NULL, "", card_memory},
 	{"processes", NULL, "", card_processes},
 	{"alloc", NULL, "KIND BYTES#", memory_alloc},
@@ -56,6 +62,8 @@ static const struct command {
 	{"run", "pauses", "LOAD work=# gap=# begin=# end=# [wait=stream]", loads_pauses},
 	{"run", "graphs", "LOAD kernel=# nodes=# begin=# end=#", loads_graphs},
 	{"run", "copies", "LOAD kernel=# bytes=# begin=# end=#", loads_copies},
+	{"stamps", NULL, "kernel=# begin=# end=#", stamps_take},
+	{"cost", NULL, "WHAT count=#", stamps_cost},
 };
 
 static void obey(const char *name)
