@@ -87,6 +87,7 @@ def test_every_program_and_library_is_for_arm64(tree: Path) -> None:
         "usr/lib/vgpu/python/psutil/_psutil_linux.abi3.so": ["AArch64"],
         "usr/lib/vgpu/vcuda/libcuda.so.1": ["AArch64"],
         "usr/lib/vgpu/vcuda/libnvidia-ml.so.1": ["AArch64"],
+        "usr/lib/vgpu/vgpu-selftest": ["AArch64"],
     }
     assert "INTERP" not in programs["usr/bin/vgpu-gate"]
 

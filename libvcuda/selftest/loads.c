@@ -1,0 +1,301 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver.h"
+#include "loads.h"
+#include "protocol.h"
+
+#define MAX_AHEAD 512
+#define MAX_ROUNDS 1000000
+
+static struct {
+	uint64_t begin, end, kernel;
+	uint64_t began, rounds, missed;
+	uint64_t anchored; /* when the anchor was reached, on the program's clock */
+	CUevent anchor;
+	CUresult failed; /* the first call that did */
+} load;
+
+static uint64_t latencies[MAX_ROUNDS];
+
+static bool did(CUresult result)
+{
+	if (!load.failed)
+		load.failed = result;
+	return !load.failed;
+}
+
+static bool launch(void)
+{
+	void *arguments[] = {&load.kernel, &driver_card.gap};
+
+	return did(cu.cuLaunchKernel(driver_card.spin, 1, 1, 1, 32, 1, 1, 0, driver_card.stream, arguments, NULL));
+}
+
+static bool make_event(CUevent *event)
+{
+	return did(cu.cuEventCreate(event, CU_EVENT_DEFAULT));
+}
+
+static bool record(CUevent event, CUstream stream)
+{
+	return did(cu.cuEventRecord(event, stream));
+}
+
+/* Prepares, and waits for the beginning. The anchor says what the card's events mean on the program's clock. */
+static bool begin(const char *kernel)
+{
+	memset(&load, 0, sizeof load);
+	load.begin = protocol_number("begin");
+	load.end = protocol_number("end");
+	load.kernel = protocol_number(kernel);
+	if (!driver_card.is_used)
+		load.failed = CUDA_ERROR_INVALID_CONTEXT;
+	if (!load.failed && make_event(&load.anchor) && record(load.anchor, driver_card.stream) &&
+	    did(cu.cuStreamSynchronize(driver_card.stream)))
+		load.anchored = driver_now();
+	if (!load.failed)
+		driver_sleep_until(load.begin);
+	load.began = driver_now();
+	return !load.failed;
+}
+
+static bool goes_on(void)
+{
+	return !load.failed && driver_now() < load.end;
+}
+
+static void note(uint64_t latency)
+{
+	if (load.rounds < MAX_ROUNDS)
+		latencies[load.rounds] = latency;
+	load.rounds++;
+}
+
+static bool was_in_time(CUevent event)
+{
+	float milliseconds = 0;
+
+	return did(cu.cuEventSynchronize(event)) && did(cu.cuEventElapsedTime(&milliseconds, load.anchor, event)) &&
+	       load.anchored + (uint64_t)((double)milliseconds * 1e6) <= load.end;
+}
+
+static int compare(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static void add_latency(uint64_t count)
+{
+	if (count > MAX_ROUNDS)
+		count = MAX_ROUNDS;
+	qsort(latencies, count, sizeof *latencies, compare);
+	protocol_add_json("latency", "{\"p50\": %lu, \"p99\": %lu, \"max\": %lu}", (unsigned long)latencies[count / 2],
+			  (unsigned long)latencies[count * 99 / 100], (unsigned long)latencies[count - 1]);
+}
+
+/* `each`: kernels in a round. */
+static void report(uint64_t each)
+{
+	uint64_t now = driver_now();
+
+	did(cu.cuStreamSynchronize(driver_card.stream));
+	cu.cuEventDestroy_v2(load.anchor);
+	protocol_begin();
+	protocol_add("code", load.failed);
+	protocol_add("rounds", load.rounds);
+	protocol_add("work", load.rounds * each * load.kernel);
+	protocol_add("begin", load.began);
+	protocol_add("end", now);
+	if (load.missed)
+		protocol_add("missed", load.missed);
+	if (load.rounds)
+		add_latency(load.rounds);
+}
+
+void loads_flood(void)
+{
+	uint64_t ahead = protocol_number("ahead"), launched = 0, done = 0;
+	uint64_t launched_at[MAX_AHEAD];
+	CUevent events[MAX_AHEAD];
+
+	if (!ahead || ahead > MAX_AHEAD) {
+		protocol_error("run flood: expected ahead from 1 to %d", MAX_AHEAD);
+		return;
+	}
+	begin("kernel");
+	for (uint64_t i = 0; i < ahead && !load.failed; i++)
+		make_event(&events[i]);
+	while (goes_on()) {
+		uint64_t slot = launched % ahead;
+		if (launched - done == ahead) {
+			if (!did(cu.cuEventSynchronize(events[slot])) || driver_now() >= load.end)
+				break;
+			note(driver_now() - launched_at[slot]);
+			done++;
+		}
+		launched_at[slot] = driver_now();
+		launched += launch() && record(events[slot], driver_card.stream);
+	}
+	for (; !load.failed && done < launched && was_in_time(events[done % ahead]); done++)
+		note(load.end - launched_at[done % ahead]);
+	report(1);
+	protocol_end();
+	for (uint64_t i = 0; i < ahead; i++)
+		cu.cuEventDestroy_v2(events[i]);
+}
+
+/* Requests come at their times whether the last one is answered or not. Latency counts from the time. */
+void loads_service(void)
+{
+	uint64_t period = protocol_number("period");
+
+	begin("work");
+	for (uint64_t due = load.begin; goes_on() && due < load.end; due += period ? period : load.end) {
+		driver_sleep_until(due);
+		if (!launch() || !did(cu.cuStreamSynchronize(driver_card.stream)))
+			break;
+		note(driver_now() - due);
+	}
+	uint64_t came = period ? (load.end - load.begin + period - 1) / period : 1;
+	load.missed = came > load.rounds ? came - load.rounds : 0;
+	report(1);
+	protocol_end();
+}
+
+static bool wait_for_stream(CUevent event)
+{
+	(void)event;
+	return did(cu.cuStreamSynchronize(driver_card.stream));
+}
+
+static bool wait_for_event(CUevent event)
+{
+	return record(event, driver_card.stream) && did(cu.cuEventSynchronize(event));
+}
+
+static bool poll(CUevent event)
+{
+	CUresult result = CUDA_ERROR_NOT_READY;
+
+	if (!record(event, driver_card.stream))
+		return false;
+	while (result == CUDA_ERROR_NOT_READY)
+		result = cu.cuEventQuery(event);
+	return did(result);
+}
+
+typedef bool (*way)(CUevent);
+
+static way way_to_wait(const char *name)
+{
+	return strcmp(name, "stream") == 0  ? wait_for_stream
+	       : strcmp(name, "event") == 0 ? wait_for_event
+	       : strcmp(name, "poll") == 0  ? poll
+					    : NULL;
+}
+
+void loads_pauses(void)
+{
+	way wait = way_to_wait(protocol_text("wait"));
+	uint64_t gap = protocol_number("gap");
+	CUevent event = NULL;
+
+	if (!wait) {
+		protocol_error("run pauses: expected wait=stream, event or poll");
+		return;
+	}
+	if (begin("work"))
+		make_event(&event);
+	while (goes_on()) {
+		uint64_t began = driver_now();
+		if (!launch() || !wait(event))
+			break;
+		uint64_t now = driver_now();
+		if (now <= load.end)
+			note(now - began);
+		driver_sleep_until(now + gap);
+	}
+	report(1);
+	protocol_end();
+	cu.cuEventDestroy_v2(event);
+}
+
+static CUgraphExec make_graph(uint64_t nodes)
+{
+	CUgraph graph;
+	CUgraphExec executable = NULL;
+
+	if (!did(cu.cuStreamBeginCapture_v2(driver_card.stream, CU_STREAM_CAPTURE_MODE_RELAXED)))
+		return NULL;
+	for (uint64_t i = 0; i < nodes && launch(); i++)
+		;
+	if (did(cu.cuStreamEndCapture(driver_card.stream, &graph))) {
+		did(cu.cuGraphInstantiateWithFlags(&executable, graph, 0));
+		cu.cuGraphDestroy(graph);
+	}
+	return executable;
+}
+
+void loads_graphs(void)
+{
+	uint64_t nodes = protocol_number("nodes");
+	CUgraphExec executable = NULL;
+
+	load.kernel = protocol_number("kernel");
+	load.failed = driver_card.is_used ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+	if (!load.failed)
+		executable = make_graph(nodes);
+	if (executable)
+		begin("kernel");
+	while (executable && goes_on()) {
+		uint64_t began = driver_now();
+		if (!did(cu.cuGraphLaunch(executable, driver_card.stream)) ||
+		    !did(cu.cuStreamSynchronize(driver_card.stream)))
+			break;
+		uint64_t now = driver_now();
+		if (now <= load.end)
+			note(now - began);
+	}
+	report(nodes);
+	protocol_end();
+	if (executable)
+		cu.cuGraphExecDestroy(executable);
+}
+
+/* A kernel, and beside it a copy from the host. */
+void loads_copies(void)
+{
+	uint64_t bytes = protocol_number("bytes"), copy_ns = 0;
+	CUdeviceptr memory = 0;
+	CUevent from = NULL, to = NULL;
+	void *host = NULL;
+	float milliseconds = 0;
+
+	begin("kernel");
+	if (!load.failed && did(cu.cuMemAllocHost_v2(&host, bytes)) && did(cu.cuMemAlloc_v2(&memory, bytes)) &&
+	    make_event(&from))
+		make_event(&to);
+	while (goes_on()) {
+		uint64_t began = driver_now();
+		if ((load.kernel && !launch()) || !record(from, driver_card.beside) ||
+		    !did(cu.cuMemcpyHtoDAsync_v2(memory, host, bytes, driver_card.beside)) ||
+		    !record(to, driver_card.beside) || !did(cu.cuStreamSynchronize(driver_card.beside)) ||
+		    !did(cu.cuStreamSynchronize(driver_card.stream)) ||
+		    !did(cu.cuEventElapsedTime(&milliseconds, from, to)))
+			break;
+		uint64_t now = driver_now();
+		copy_ns += (uint64_t)((double)milliseconds * 1e6);
+		if (now <= load.end)
+			note(now - began);
+	}
+	report(1);
+	protocol_add("copy", load.rounds ? copy_ns / load.rounds : 0);
+	protocol_end();
+	cu.cuMemFree_v2(memory);
+	cu.cuMemFreeHost(host);
+	cu.cuEventDestroy_v2(from);
+	cu.cuEventDestroy_v2(to);
+}
