@@ -123,7 +123,6 @@ class Bare(Way):
     cannot = MappingProxyType({"device.second-card": NO_CONTAINER})
 
     def __init__(self, directory: str, program: str, libvcuda: str) -> None:
-        super().__init__(directory, program, "")
         if os.path.exists(limits.LIMITS_PATH):
             raise NotJudged("self-test --bare", expected="a whole card", found="a container that has a share already",
                             do="run it on the node, or in a container with a whole card")  # fmt: skip
@@ -132,6 +131,7 @@ class Bare(Way):
                 raise NotJudged(f"{libvcuda}/{name}", expected="libvcuda", found="none", do="install vgpu")
         self.libvcuda = libvcuda
         self.driver = {name: driver_file(name) for name in LIBRARIES}
+        super().__init__(directory, program, "", self.driver[LIBRARIES[1]])
         self.boxes: dict[str, BareBox] = {}
 
     def presence(self, uuid: str) -> str:

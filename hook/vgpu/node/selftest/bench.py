@@ -1,7 +1,7 @@
 """The card under test, and loads on it that begin at the same time.
 
 Belongs here: what several rows need: boxes, programs with a context, a time at which all loads begin. Times are ns of
-the programs' clock, which the eye reads and, on a virtual clock, holds while loads are started.
+the programs' clock: CLOCK_MONOTONIC, or the simulator's virtual one, which stands still while loads are started.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from vgpu.config.errors import VgpuError
+from vgpu.node.driver import nvml
 from vgpu.node.selftest.bounds import MIB, MS
 from vgpu.node.selftest.program import SUCCESS, NotJudged, Program
 from vgpu.node.selftest.way import Box, Share, Way
 
 SECOND = 1000 * MS
-LEAD = 200 * MS  #: from the first line that starts a load to the time at which all begin, and LEAD_EACH for each
-LEAD_EACH = 50 * MS
+LEAD = 500 * MS  #: from the last program's answer to the time at which all loads begin
+LATE = 100 * MS  #: by which a load may begin late on a busy machine
 WARM = 500 * MS
 TOO_OLD = {209: "no code for this card", 218: "invalid PTX", 222: "unsupported PTX version"}
 
 
 @dataclass
 class Bench:
-    """`limit`: bytes of a box. `context`: what a context takes, by the card. `exact`: the driver takes what it is asked
-    for, to the byte; None while that is not known."""
+    """`clock`: a program without a context. `limit`: bytes of a box. `context`: what a context takes, by the card.
+    `exact`: the driver takes what it is asked for, to the byte; None while that is not known."""
 
     way: Way
-    eye: Program
+    clock: Program
     uuid: str
-    limit: int
+    limit: int = 0
     context: int = 0
     exact: bool | None = None
-    full: bool = False
 
     @contextmanager
     def box(self, cores: int, core_limit: int = 0, memory: int = 0) -> Iterator[Box]:
@@ -46,7 +46,10 @@ class Bench:
 
     def used(self) -> int:
         """Bytes of the card that are in use, by NVML as the host sees it."""
-        return int(self.eye.ask(f"nvml {self.uuid}")["used"])
+        found = nvml.card_use(self.way.nvml, lambda _line: None).get(self.uuid)
+        if not found or found[0] is None:
+            raise NotJudged("the card", expected="NVML to report its memory", found="nothing", do="look at dmesg")
+        return found[0]
 
     def ready(self, program: Program, uuid: str = "") -> Program:
         """The program with a context on the card."""
@@ -59,21 +62,34 @@ class Bench:
         self, loads: Sequence[tuple[Program, str]], window: int, at: int = 0, action: Callable[[], None] | None = None
     ) -> list[dict[str, Any]]:
         """What each load says of a window of so many ns in which all ran. `action` happens `at` ns after the begin."""
-        now = int(self.eye.ask("hold")["now"])
-        begin = now + LEAD + LEAD_EACH * len(loads)
-        try:
-            for program, load in loads:
-                ready = int(program.ask(f"begin {load} begin={begin} end={begin + window}")["ready"])
-                if ready > begin:
-                    raise VgpuError("the loads", expected="to begin together", found="a machine too busy for that")
-            if action:
-                self.eye.ask(f"hold until={begin + at}")
-                action()
-        finally:
-            self.eye.ask("hold off")
-        for program, _ in loads:
-            program.send("end")
-        return [program.receive("end") for program, _ in loads]
+        begin = max(self.now(program) for program, _ in [*loads, (self.clock, "")]) + LEAD
+        for program, load in loads:
+            program.send(f"run {load} begin={begin} end={begin + window}")
+        if action:
+            self.stop_at(begin + at)
+            action()
+        self.go_on()
+        found = [program.receive(load) for program, load in loads]
+        late = max(one["begin"] for one in found) - begin
+        if late > LATE:
+            raise VgpuError("the loads", expected="to begin together", found=f"one that began {ms(late)} late")
+        return found
+
+    @staticmethod
+    def now(program: Program) -> int:
+        """The time of the program. A virtual clock stands still until the program's next command."""
+        return int(program.ask("clock")["now"])
+
+    def stop_at(self, time: int) -> int:
+        """Wait until a time; a virtual clock then stands still."""
+        self.clock.send(f"sleep until={time}")
+        self.clock.send("clock")
+        self.clock.receive("sleep")
+        return int(self.clock.receive("clock")["now"])
+
+    def go_on(self) -> None:
+        """A virtual clock goes on."""
+        self.clock.ask("sleep until=0")
 
     def work(self, loads: Sequence[tuple[Program, str]], window: int) -> list[dict[str, Any]]:
         """The same, after a shorter run by which libvcuda knows the kernels. `part` is the part of the window."""
@@ -83,6 +99,7 @@ class Bench:
 
 
 def use(program: Program, uuid: str) -> Program:
+    program.ask("hello")
     code = program.ask(f"use {uuid}")["code"]
     if code in TOO_OLD:
         raise NotJudged("the driver", expected="one that takes the program's PTX", found=f"CUDA error {code}, "

@@ -17,7 +17,7 @@ from typing import Any
 
 from vgpu.config import claims, usage
 from vgpu.config.errors import shown
-from vgpu.config.inventory import Inventory
+from vgpu.config.inventory import Inventory, nvml_of
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger.ledger import Ledger
@@ -143,7 +143,7 @@ class Containers(Way):
         found = [library.path for library in known.libraries if library.soname == "libcuda.so.1" and library.bits == 64]
         if not found:
             raise NotJudged("the inventory", expected="libcuda.so.1", found="none", do="run: vgpuctl inventory refresh")
-        super().__init__(directory, program, os.path.dirname(found[0]))
+        super().__init__(directory, program, os.path.dirname(found[0]), nvml_of(known.libraries))
         self.name = self.runtime = runtime
         self.node, self.config_path, self.known, self.hook, self.change = node, config_path, known, hook, change
         self.boxes: dict[str, Box] = {}

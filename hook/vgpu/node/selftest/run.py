@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 
 from vgpu.config.errors import VgpuError
+from vgpu.node.driver import nvml
+from vgpu.node.driver.nvml import Conditions
 from vgpu.node.selftest import report, rows
 from vgpu.node.selftest.bench import Bench, use
 from vgpu.node.selftest.program import NotJudged, Program
@@ -34,18 +36,18 @@ Say = Callable[[str], None]
 def run(way: Way, card: str, depth: str, only: Sequence[str], say: Say) -> dict[str, Any]:
     """The report of a run. NotJudged if no card may be tested, and why; `say` prints a line of progress."""
     began, today = time.monotonic(), datetime.date.today().isoformat()
-    eye = way.plain()
+    clock = way.plain()
     try:
-        hello, chosen, notes = choose(way, eye, card)
+        hello, chosen, notes = choose(way, clock, card)
         say(f"card {report.short(chosen['uuid'])}, {chosen['name']}; {depth}, by {way.name}")
-        bench = prepare(way, eye, chosen["uuid"], depth)
+        bench = prepare(way, clock, chosen["uuid"])
         found = all_rows(bench, [part for part in rows.PARTS if wanted(part, depth, only)], say)
     finally:
         way.close()
-        eye.close()
+        clock.close()
     head = {
         "vgpu": metadata.version("vgpu"), "date": today, "way": way.name, "depth": depth,
-        "seconds": round(time.monotonic() - began, 1), "driver": str(hello.get("version", "")),
+        "seconds": round(time.monotonic() - began, 1), "driver": str(hello.get("release", "")),
         "cuda": f"{hello['driver'] // 1000}.{hello['driver'] % 1000 // 10}", "kernel": platform.release(),
         "machine": platform.machine(), "notes": notes, "profile": {},
         "card": {"uuid": report.short(chosen["uuid"]), "name": chosen["name"], "memory": chosen["total"],
@@ -61,9 +63,9 @@ def wanted(part: rows.Part, depth: str, only: Sequence[str]) -> bool:
 # Before
 
 
-def choose(way: Way, eye: Program, wish: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+def choose(way: Way, clock: Program, wish: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """(the program's greeting, a card on which a test disturbs nobody, notes); NotJudged if there is none."""
-    hello = eye.ask("hello")
+    hello = clock.ask("hello")
     if "missing" in hello:
         raise NotJudged("the driver", expected="libcuda.so.1", found="none", do="install the driver")
     if hello.get("code", 0) or not hello["cards"]:
@@ -71,32 +73,34 @@ def choose(way: Way, eye: Program, wish: str) -> tuple[dict[str, Any], dict[str,
     cards = [card for card in hello["cards"] if card["uuid"].startswith(wish)]
     if not cards:
         raise NotJudged("--card", expected="the beginning of a UUID of this node", found=wish)
-    reasons, good = [], []
+    reasons: list[str] = []
+    good, there = [], nvml.conditions(way.nvml, reasons.append)
+    users = nvml.users(way.nvml, reasons.append)
     for card in cards:
-        found = unfit(way, eye, card)
+        found = unfit(way, card["uuid"], there.get(card["uuid"]), users.get(card["uuid"], []))
         reasons += found
         good += [] if found else [card]
     if not good:
         raise NotJudged("self-test", expected="a card that nobody uses", found="; ".join(reasons))
     way.free_cards = [card["uuid"] for card in good]
     way.cards = [good[0]["uuid"]]
-    seen = eye.ask(f"nvml {good[0]['uuid']}")
-    notes = [] if seen.get("persistence", True) else ["persistence is off: the driver may start again between rows"]
+    persistent = there[good[0]["uuid"]].persistent
+    notes = [] if persistent else ["persistence is off: the driver may start again between rows"]
     return hello, good[0], notes
 
 
-def unfit(way: Way, eye: Program, card: dict[str, Any]) -> list[str]:
+def unfit(way: Way, uuid: str, seen: Conditions | None, users: list[tuple[int, bool, int]]) -> list[str]:
     """Why a card cannot be tested now."""
-    seen, name = eye.ask(f"nvml {card['uuid']}"), report.short(card["uuid"])
-    if "missing" in seen:
-        return [f"{name}: no NVML, so nobody knows who uses it"]
-    found = [f"{name} is used by {who(process['pid'])}" for process in seen["processes"]]
-    found += [f"{name} is held by {what}" for what in way.disturbed(card["uuid"])]
-    if seen.get("mig"):
+    name = report.short(uuid)
+    if seen is None:
+        return [f"{name} has no state in NVML"]
+    found = [f"{name} is used by {who(pid)}" for pid, _, _ in users]
+    found += [f"{name} is held by {what}" for what in way.disturbed(uuid)]
+    if seen.mig:
         found.append(f"{name} is in MIG mode")
-    if seen.get("mode", "default") != "default":
-        found.append(f"{name} is in compute mode {seen['mode']}: programs cannot share it")
-    if seen.get("display"):
+    if not seen.shared:
+        found.append(f"{name} is in an exclusive compute mode")
+    if seen.display:
         found.append(f"{name} has a display")
     if runs_mps():
         found.append("MPS runs: end it with echo quit | nvidia-cuda-mps-control")
@@ -117,20 +121,21 @@ def runs_mps() -> bool:
     return os.path.exists(f"{pipe}/control") or any(name.startswith(MPS) for name in names)
 
 
-def prepare(way: Way, eye: Program, uuid: str, depth: str) -> Bench:
+def prepare(way: Way, clock: Program, uuid: str) -> Bench:
     """The bench, when a program without a limit has shown that this card takes its code and has room."""
-    before = eye.ask(f"nvml {uuid}")
+    bench = Bench(way, clock, uuid)
+    free, before = nvml.conditions(way.nvml, lambda _line: None)[uuid].free, bench.used()
     plain = way.plain()
     try:
         use(plain, uuid)
-        context = eye.ask(f"nvml {uuid}")["used"] - before["used"]
+        context = bench.used() - before
     finally:
         plain.close()
-    limit = min(LIMIT, before["free"] // BOXES) >> 21 << 21
+    bench.limit = limit = min(LIMIT, free // BOXES) >> 21 << 21
     if limit < 3 * context + (64 << 20):
         raise NotJudged("the card's memory", expected=f"{BOXES * (3 * context + (64 << 20)) >> 20} MiB free",
-                        found=f"{before['free'] >> 20} MiB")  # fmt: skip
-    return Bench(way, eye, uuid, limit, context, full=depth == FULL)
+                        found=f"{free >> 20} MiB")  # fmt: skip
+    return bench
 
 
 # The rows

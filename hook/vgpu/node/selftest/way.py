@@ -1,8 +1,7 @@
 """A way to run programs under limits, and without: what the rows of the self-test use, whichever way it is.
 
 Belongs here: the interface. The ways are container.py and bare.py. A `Box` is what a container is: its programs share
-its limits. The `eye` is a program without a limit and without a context that sees the card as the host does, and keeps
-the time: on the simulator's virtual clock it can hold it.
+its limits.
 """
 
 from __future__ import annotations
@@ -68,8 +67,9 @@ class Way(abc.ABC):
     name: str
     cannot: Mapping[str, str] = MappingProxyType({})
 
-    def __init__(self, directory: str, program: str, driver_directory: str) -> None:
+    def __init__(self, directory: str, program: str, driver_directory: str, nvml: str) -> None:
         self.directory, self.program = directory, program
+        self.nvml = nvml  #: the path of the driver's NVML
         self.driver_directory = driver_directory  #: of the driver's own libraries; "": the loader finds them
         self.logs = itertools.count()
         self.cards: list[str] = []  #: of the boxes that are made from now on
