@@ -1,0 +1,72 @@
+"""The one directory with all that a run of the self-test makes, and its lock.
+
+Belongs here: taking it, and finding what a killed run left. Does not belong here: what has to be ended before the
+directory can go, which each way knows. The kernel frees the lock when its holder dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from vgpu.config.errors import VgpuError
+from vgpu.node.selftest.program import NotJudged
+
+LOCK = "lock"
+
+
+@contextmanager
+def taken(paths: Iterable[str], end: Callable[[str], None]) -> Iterator[str]:
+    """The first of `paths` that can be taken, empty but for its lock. `end` ends what a killed run has left in one."""
+    refused: VgpuError = NotJudged("self-test", expected="a free directory", found="all of them in use")
+    for path in paths:
+        try:
+            fd = _take(path)
+        except OSError as error:
+            refused = NotJudged(os.path.dirname(path), expected="a directory to write in", found=error.strerror)
+            continue
+        if fd < 0:
+            continue
+        try:
+            end(path)
+            _clear(path)
+            yield path
+        finally:
+            end(path)
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(fd)
+        return
+    raise refused
+
+
+def _take(path: str) -> int:
+    """The lock of the directory, which is made; -1 if another run has it, or it is another user's."""
+    while True:
+        try:
+            os.mkdir(path, 0o755)
+        except FileExistsError:
+            found = os.lstat(path)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                return -1
+        fd = os.open(f"{path}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return -1
+        if os.path.exists(f"{path}/{LOCK}") and os.path.samestat(os.fstat(fd), os.stat(f"{path}/{LOCK}")):
+            return fd
+        os.close(fd)  # whoever had it before has just removed the directory
+
+
+def _clear(path: str) -> None:
+    for name in os.listdir(path):
+        if name != LOCK:
+            if os.path.isdir(f"{path}/{name}") and not os.path.islink(f"{path}/{name}"):
+                shutil.rmtree(f"{path}/{name}")
+            else:
+                os.unlink(f"{path}/{name}")
