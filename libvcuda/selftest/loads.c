@@ -7,6 +7,7 @@
 
 #define MAX_AHEAD 512
 #define MAX_ROUNDS 1000000
+#define MAX_SPELLS 20000
 
 static struct {
 	uint64_t begin, end, kernel;
@@ -70,12 +71,61 @@ static void note(uint64_t latency)
 	load.rounds++;
 }
 
-static bool was_in_time(CUevent event)
+/* When the card reached the event, on the program's clock. Waits for it. */
+static bool reached(CUevent event, uint64_t *time)
 {
 	float milliseconds = 0;
 
-	return did(cu.cuEventSynchronize(event)) && did(cu.cuEventElapsedTime(&milliseconds, load.anchor, event)) &&
-	       load.anchored + (uint64_t)((double)milliseconds * 1e6) <= load.end;
+	if (!did(cu.cuEventSynchronize(event)) || !did(cu.cuEventElapsedTime(&milliseconds, load.anchor, event)))
+		return false;
+	*time = load.anchored + (uint64_t)((double)milliseconds * 1e6);
+	return true;
+}
+
+/*
+ * Spells: runs of own kernels between whose ends lie no more than four lengths of a kernel, and the gaps between them.
+ */
+static struct {
+	uint64_t lengths[MAX_SPELLS], gaps[MAX_SPELLS], count, gap_count;
+	uint64_t begin, last; /* of the present one; last: 0 before the first kernel */
+} spells;
+
+static void end_spell(void)
+{
+	if (spells.last && spells.count < MAX_SPELLS)
+		spells.lengths[spells.count++] = spells.last - spells.begin;
+}
+
+static void note_end(uint64_t end)
+{
+	if (!spells.last || end - spells.last > 4 * load.kernel) {
+		end_spell();
+		if (spells.last && spells.gap_count < MAX_SPELLS)
+			spells.gaps[spells.gap_count++] = end - load.kernel - spells.last;
+		spells.begin = end - load.kernel;
+	}
+	spells.last = end;
+}
+
+static unsigned long middle(const uint64_t *sorted, uint64_t count)
+{
+	return count ? (unsigned long)sorted[count / 2] : 0;
+}
+
+static unsigned long most(const uint64_t *sorted, uint64_t count)
+{
+	return count ? (unsigned long)sorted[count - 1] : 0;
+}
+
+static void add_spells(void)
+{
+	end_spell();
+	sort_numbers(spells.lengths, spells.count);
+	sort_numbers(spells.gaps, spells.gap_count);
+	protocol_add_json(
+		"spells", "{\"count\": %lu, \"median\": %lu, \"max\": %lu, \"gap_median\": %lu, \"gap_max\": %lu}",
+		(unsigned long)spells.count, middle(spells.lengths, spells.count), most(spells.lengths, spells.count),
+		middle(spells.gaps, spells.gap_count), most(spells.gaps, spells.gap_count));
 }
 
 static void add_latency(uint64_t count)
@@ -106,33 +156,44 @@ static void report(uint64_t each)
 		add_latency(load.rounds);
 }
 
+/* Takes the oldest kernel off the list; false: it was not done in time. */
+static bool settle(CUevent event, uint64_t launched_at)
+{
+	uint64_t end;
+
+	if (!reached(event, &end) || end > load.end)
+		return false;
+	note(end > launched_at ? end - launched_at : 0);
+	note_end(end);
+	return true;
+}
+
 void loads_flood(void)
 {
 	uint64_t ahead = protocol_number("ahead"), launched = 0, done = 0;
 	uint64_t launched_at[MAX_AHEAD];
-	CUevent events[MAX_AHEAD];
+	CUevent events[MAX_AHEAD] = {0};
 
 	if (!ahead || ahead > MAX_AHEAD) {
 		protocol_error("run flood: expected ahead from 1 to %d", MAX_AHEAD);
 		return;
 	}
+	spells.count = spells.gap_count = spells.last = 0;
 	begin("kernel");
 	for (uint64_t i = 0; i < ahead && !load.failed; i++)
 		make_event(&events[i]);
-	while (goes_on()) {
-		uint64_t slot = launched % ahead;
+	for (; goes_on(); launched += launch() && record(events[launched % ahead], driver_card.stream)) {
 		if (launched - done == ahead) {
-			if (!did(cu.cuEventSynchronize(events[slot])) || driver_now() >= load.end)
+			if (!settle(events[done % ahead], launched_at[done % ahead]))
 				break;
-			note(driver_now() - launched_at[slot]);
 			done++;
 		}
-		launched_at[slot] = driver_now();
-		launched += launch() && record(events[slot], driver_card.stream);
+		launched_at[launched % ahead] = driver_now();
 	}
-	for (; !load.failed && done < launched && was_in_time(events[done % ahead]); done++)
-		note(load.end - launched_at[done % ahead]);
+	for (; !load.failed && done < launched && settle(events[done % ahead], launched_at[done % ahead]); done++)
+		;
 	report(1);
+	add_spells();
 	protocol_end();
 	for (uint64_t i = 0; i < ahead; i++)
 		cu.cuEventDestroy_v2(events[i]);

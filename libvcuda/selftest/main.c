@@ -7,9 +7,14 @@
  * Belongs here: the list of commands. Each line of stdin is a command, each gets one JSON object on stdout. A driver's
  * refusal is an answer: {"code": 2} is CUDA_ERROR_OUT_OF_MEMORY. Times are ns of the clock that `clock` shows.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "card.h"
@@ -39,6 +44,25 @@ static void sleep_until(void)
 	protocol_end();
 }
 
+/*
+ * Whether a device's node opens: the errno, 0 if it did. The node is made where this program may write. mknod of a new
+ * glibc is a new symbol.
+ */
+static void open_node(void)
+{
+	const char *path = access("/dev", W_OK) ? "./vgpu-selftest-node" : "/dev/vgpu-selftest-node";
+	dev_t device = makedev((unsigned)protocol_number("MAJOR"), (unsigned)protocol_number("MINOR"));
+	int fd = syscall(SYS_mknodat, AT_FDCWD, path, S_IFCHR | 0600, device) ? -1 : open(path, O_RDWR | O_CLOEXEC);
+	int error = fd < 0 ? errno : 0;
+
+	if (fd >= 0)
+		close(fd);
+	unlink(path);
+	protocol_begin();
+	protocol_add("errno", (uint64_t)error);
+	protocol_end();
+}
+
 static const struct command {
 	const char *name, *kind, *takes; /* kind: the second word, where that chooses the command, too */
 	void (*run)(void);
@@ -55,6 +79,7 @@ static const struct command {
 	{"alloc", NULL, "KIND BYTES#", memory_alloc},
 	{"fill", NULL, "KIND STEP# [least=1048576]", memory_fill},
 	{"free", NULL, "ID", memory_free},
+	{"node", NULL, "MAJOR# MINOR#", open_node},
 	{"clock", NULL, "", clock_now},
 	{"sleep", NULL, "until=#", sleep_until},
 	{"run", "flood", "LOAD kernel=# begin=# end=# [ahead=4]", loads_flood},

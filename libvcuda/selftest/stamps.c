@@ -43,7 +43,7 @@ static CUresult take_by_card(uint64_t ns)
 }
 
 /* The end of kernel `number`. The anchor's time is known on the program's clock. */
-static CUresult note_end(CUevent anchor, CUevent end, uint64_t anchored)
+static CUresult note_stamp(CUevent anchor, CUevent end, uint64_t anchored)
 {
 	float milliseconds;
 	CUresult result = cu.cuEventSynchronize(end);
@@ -64,14 +64,14 @@ static CUresult launch_and_note(CUevent anchor, CUevent *events, uint64_t kernel
 
 	while (!result && launched < MOST && driver_now() < end) {
 		if (launched >= AHEAD)
-			result = note_end(anchor, events[launched % AHEAD], anchored);
+			result = note_stamp(anchor, events[launched % AHEAD], anchored);
 		if (!result)
 			result = launch_kernel(kernel);
 		if (!result)
 			result = cu.cuEventRecord(events[launched++ % AHEAD], driver_card.stream);
 	}
 	while (!result && trace.count < launched)
-		result = note_end(anchor, events[trace.count % AHEAD], anchored);
+		result = note_stamp(anchor, events[trace.count % AHEAD], anchored);
 	return result;
 }
 
