@@ -18,7 +18,7 @@ from vgpu.node.selftest.program import SUCCESS, NotJudged, Program
 from vgpu.node.selftest.way import Box, Share, Way
 
 SECOND = 1000 * MS
-LEAD = 500 * MS  #: from the last program's answer to the time at which all loads begin
+LEAD = 200 * MS  #: from the last program's answer to the time at which all loads begin
 LATE = 100 * MS  #: by which a load may begin late on a busy machine
 WARM = 500 * MS
 TOO_OLD = {209: "no code for this card", 218: "invalid PTX", 222: "unsupported PTX version"}
@@ -70,6 +70,9 @@ class Bench:
             action()
         self.go_on()
         found = [program.receive(load) for program, load in loads]
+        refused = next((one["code"] for one in found if one["code"]), 0)
+        if refused:
+            raise VgpuError("a load", expected="to run", found=f"CUDA error {refused}")
         late = max(one["begin"] for one in found) - begin
         if late > LATE:
             raise VgpuError("the loads", expected="to begin together", found=f"one that began {ms(late)} late")

@@ -211,9 +211,10 @@ def processes(bench: Bench) -> Rows:
 
 
 def process_slice(bench: Bench) -> Rows:
-    with bench.box(90) as box:
+    cores = 90
+    with bench.box(cores) as box:
         found = bench.work([(bench.ready(box.start()), FLOOD) for _ in range(2)], 2 * SECOND)
-    most = bounds.PROCESS_SLICE + 2 * KERNEL
+    most = bounds.process_slice(cores, KERNEL)
     spells = [one["spells"]["median"] for one in found]
     yield judged("slice.process", f"slices of at most {ms(most)}", ", ".join(map(ms, spells)),
                  all(0 < spell <= most for spell in spells), "process", spell=max(spells))  # fmt: skip
