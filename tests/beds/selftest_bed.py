@@ -1,6 +1,6 @@
 """A simulated node in virtual time on which `vgpuctl selftest` runs, by containers or bare.
 
-Belongs here: the node, the runtimes' wrappers, and starting the verb. A wrapper adds the simulated driver's shared state
+Belongs here: the node, the wrappers of runtimes, and starting the verb. A wrapper adds the simulated driver's state
 to a bundle, which a real driver does not need. `Node.selftest` returns the ended verb, `Node.report` its report.
 """
 

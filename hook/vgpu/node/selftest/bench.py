@@ -27,14 +27,14 @@ TOO_OLD = {209: "no code for this card", 218: "invalid PTX", 222: "unsupported P
 @dataclass
 class Bench:
     """`clock`: a program without a context. `limit`: bytes of a box. `context`: what a context takes, by the card.
-    `exact`: the driver takes what it is asked for, to the byte; None while that is not known."""
+    `exact`: the driver takes what it is asked for, to the byte, and NVML lists all of it."""
 
     way: Way
     clock: Program
     uuid: str
     limit: int = 0
     context: int = 0
-    exact: bool | None = None
+    exact: bool = False
 
     @contextmanager
     def box(self, cores: int, core_limit: int = 0, memory: int = 0) -> Iterator[Box]:
