@@ -11,13 +11,23 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import nodes
 import podman_bed
-from checkout import BUILD
+from checkout import BUILD, CHECKOUT
 
+NOBODY = """
+if [ "$1" ]; then
+    mount --bind "$0" /mnt; mount -t tmpfs -o mode=755 none "$1"; mkdir -p "$0"; mount --bind /mnt "$0"; umount /mnt
+fi
+shift
+exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs \\
+    env HOME=/proc "$@"
+"""
 PATIENCE = 1200  #: seconds after which a run hangs, on a busy machine too
 WRAPPER = """#!{python}
 import json, os, sys
@@ -38,8 +48,9 @@ class Node(nodes.SimulatedNode):
     """`libvcuda`: the directory of another libvcuda, such as one with a fault."""
 
     def __init__(
-        self, directory: Path, profile: str = "t4x1", libvcuda: Path = BUILD / "lib/vcuda", **memory_and_timing: Any
-    ) -> None:
+        self, directory: Path, profile: str = "t4x1", libvcuda: Path = BUILD / "lib/vcuda",
+        runtimes: Path | None = None, **changes: dict[str, Any],
+    ) -> None:  # fmt: skip
         self.programs = directory / "programs"
         self.programs.mkdir(parents=True)
         super().__init__(directory, profile, **{"paths.libvcuda": str(libvcuda)})
@@ -47,19 +58,49 @@ class Node(nodes.SimulatedNode):
         for name in ("vgpu-hook", "vgpu-selftest"):
             (self.programs / name).symlink_to(BUILD / "bin" / name)
         for name, prefix in (("runc", ()), ("crun", podman_bed.V1_ONLY)):
-            if found := shutil.which(name):
+            if found := shutil.which(name, path=f"{runtimes or ''}:{os.environ['PATH']}"):
                 wrapper = self.programs / name
                 wrapper.write_text(WRAPPER.format(python=sys.executable, sim=str(self.sim), command=[*prefix, found]))
                 wrapper.chmod(0o755)
-        self.new_state(profile, **memory_and_timing)
+        self.new_state(profile, **changes)
 
-    def new_state(self, profile: str, **sections: dict[str, Any]) -> None:
-        """Fresh cards whose time is virtual. `sections` change the profile."""
+    def new_state(self, profile: str, **changes: dict[str, Any]) -> None:
+        """Fresh cards whose time is virtual. `changes` are of the profile; `model` has those of its models."""
         shutil.rmtree(self.sim)
         simctl = nodes.simctl()
         made = simctl.load_profile(profile)
-        made = {**made, **{name: {**made.get(name, {}), **values} for name, values in sections.items()}}
+        for model in made["models"].values():
+            model.update(changes.pop("model", {}))
+        made = {**made, **{name: {**made.get(name, {}), **values} for name, values in changes.items()}}
         simctl.make_state(str(self.sim), made, False, "virtual", 1)
+
+    def as_nobody(self) -> tuple[str, ...]:
+        """What begins a command of an ordinary user who has no right and a home without writing, like one of a
+        container without capabilities. A checkout below root's home is made visible, in a mount namespace."""
+        for path in (self.directory, *self.directory.parents):
+            if path.stat().st_uid == os.geteuid() and not path.stat().st_mode & 0o005:
+                path.chmod(0o755)
+        for path in self.sim.iterdir():
+            path.chmod(0o666)
+        hidden = next((path for path in reversed(CHECKOUT.parents) if not path.stat().st_mode & 0o001), None)
+        return ("unshare", "-m", "sh", "-ec", NOBODY, str(CHECKOUT), str(hidden or ""))
+
+    @contextmanager
+    def other_program(self) -> Iterator[int]:
+        """A program of somebody else with a context on the first card; its pid."""
+        program = subprocess.Popen(
+            [self.programs / "vgpu-selftest"], env=self.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        assert program.stdin and program.stdout
+        program.stdin.write("hello\nuse 0\n")
+        program.stdin.flush()
+        assert [json.loads(program.stdout.readline()).get("code", 0) for _ in range(2)] == [0, 0]
+        yield program.pid
+        program.communicate()
+
+    def lose_card(self) -> None:
+        nodes.simctl().set_lost(str(self.sim), 0)
 
     def environment(self) -> dict[str, str]:
         libraries = next(self.driver.rglob("libcuda.so.1")).parent
