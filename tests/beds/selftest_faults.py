@@ -108,8 +108,8 @@ FAULTS = (
     ),
     Fault(
         "set-without-effect", "set.live", "shared/limits.c",
-        "	if (sequence_now() != seen && !refresh())",
-        "	if (!seen && !refresh())",
+        "	seen = sequence_now();\n	for (int look",
+        "	if (seen && (seen = sequence_now()))\n		return true;\n	seen = sequence_now();\n	for (int look",
     ),
     Fault("second-card-open", "device.second-card", opens_devices=True),
 )  # fmt: skip
