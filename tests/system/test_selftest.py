@@ -38,7 +38,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def test_a_healthy_node_passes_in_a_root_with_the_program_alone(node: Node, runtime: str) -> None:
     report = node.report("--runtime", runtime)
     assert (report["way"], report["result"], failed(report)) == (runtime, "pass", [])
-    assert len(report["rows"]) == 22
+    assert len(report["rows"]) == 23
     assert {row["verdict"] for row in report["rows"]} <= {"pass", *OTHER_VERDICTS}
     assert str(node.directory) not in json.dumps(report)
 

@@ -196,6 +196,8 @@ def shares(first: int, second: int) -> Callable[[Bench], Rows]:
             wait = found[0]["spells"]["gap_median"]
             yield judged("slice.container", f"a wait of at most {ms(most)} for the other's quota", ms(wait),
                          0 < wait <= most, "container", wait=wait)  # fmt: skip
+            yield Row("cost.change", "nothing: what a change of contexts takes, by libvcuda", f"{change / 2e3:.0f} us",
+                      INFO, figures={"change": change / 2})  # fmt: skip
 
     return pair
 
@@ -331,7 +333,7 @@ PARTS = (
     Part(killed, ("memory.killed",)),
     Part(contexts, ("memory.contexts",), True),
     Part(nvml_lag, ("nvml.lag",)),
-    Part(shares(30, 70), ("share.30-70", "slice.container")),
+    Part(shares(30, 70), ("share.30-70", "slice.container", "cost.change")),
     Part(shares(10, 90), ("share.10-90",)),
     Part(processes, ("share.processes",)),
     Part(process_slice, ("slice.process",)),
