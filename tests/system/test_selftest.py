@@ -40,6 +40,7 @@ def test_a_healthy_node_passes_in_a_root_with_the_program_alone(node: Node, runt
     assert (report["way"], report["result"], failed(report)) == (runtime, "pass", [])
     assert len(report["rows"]) == 23
     assert {row["verdict"] for row in report["rows"]} <= {"pass", *OTHER_VERDICTS}
+    assert report["seconds"] <= 60  # of virtual time
     assert str(node.directory) not in json.dumps(report)
 
 
@@ -49,6 +50,7 @@ def test_every_row_on_every_card(tmp_path: Path, profile: str) -> None:
     node = Node(tmp_path / "node", profile)
     report = node.report("--full")
     assert (report["result"], failed(report)) == ("pass", [])
+    assert report["seconds"] <= 900  # of virtual time
 
 
 def found_by(fault: Fault, directory: Path) -> list[str]:

@@ -120,7 +120,7 @@ class BareBox(Box):
 
 class Bare(Way):
     name = "bare"
-    cannot = MappingProxyType({"device.second-card": NO_CONTAINER})
+    cannot = MappingProxyType({"device.second-card": NO_CONTAINER, "audit.use": NO_CONTAINER})
 
     def __init__(self, directory: str, program: str, libvcuda: str) -> None:
         if os.path.exists(limits.LIMITS_PATH):

@@ -296,6 +296,22 @@ def live(bench: Bench) -> Rows:
     )  # fmt: skip
 
 
+def audit(bench: Bench) -> Rows:
+    """vgpud compares what a container says with NVML: the mean of six looks of 5 s at samples of up to 9 s ago."""
+    name, cores, window = "audit.use", 30, 45 * SECOND
+    said: list[dict[str, object] | None] = []
+    with bench.box(cores) as box:
+        program = bench.ready(box.start())
+        if box.audited() is None:
+            yield Row(name, "vgpud finds no false word", "vgpud does not run", NOT_APPLICABLE)
+            return
+        bench.measure([(program, FLOOD)], window, window - SECOND, lambda: said.append(box.audited()))
+    found = said[0] or {}
+    used, seen = (float(str(found.get(key) or 0)) for key in ("used", "seen"))
+    yield judged(name, "vgpud finds no false word", f"said {used:.1f} percent, NVML {seen:.1f}",
+                 bool(found) and not found.get("doubted"), "audit", used=used, seen=seen)  # fmt: skip
+
+
 # What has no promise
 
 
@@ -344,6 +360,7 @@ PARTS = (
     Part(beside_flood("copies", f"copies kernel={KERNEL} bytes={16 * MIB}", KERNEL), ("share.copies",), True),
     Part(two_cards, ("share.cards",), True),
     Part(live, ("set.live", "set.memory")),
+    Part(audit, ("audit.use",), True),
     Part(costs, ("cost.launch", "cost.alloc", "cost.start"), True),
     Part(driver_limit, ("driver.limit",), True),
 )
