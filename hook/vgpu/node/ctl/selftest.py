@@ -83,7 +83,9 @@ def _tested(config_path: str, depth: str, card: str, name: str, is_bare: bool, o
         if is_bare:
             node = settings.read_or_default(config_path)
             with place.taken(bare.places(), lambda _directory: None) as directory:
-                return _run(bare.Bare(directory, _program(node), node.text("paths.libvcuda")), card, depth, only)
+                return _run(
+                    bare.Bare(directory, _program(node), node.text("paths.libvcuda"), node.run_dir), card, depth, only
+                )
         return _by_containers(config_path, card, depth, name, only)
     finally:
         signal.alarm(0)
