@@ -106,16 +106,24 @@ static void obey(const char *name)
 }
 
 /*
- * After `clock` a simulated clock stands still until the next command, so that the caller can start several programs at
- * one time: this one is due again and again one ns later. Else it lets others run while it waits.
+ * After `clock` a simulated clock stands still until the next command is there and has been read, so that the caller can
+ * start several programs at one time: this one is due again and again one ns later. Else it lets others run while it waits.
  */
-static void wait_for_command(void)
+static const char *next_command(void)
 {
 	struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+	bool stood_still = time_stands_still;
+	const char *command;
 
 	while (time_stands_still && poll(&input, 1, 1) == 0)
 		driver_sleep_until(driver_now() + 1);
 	time_stands_still = false;
+	if (!stood_still)
+		driver_waits(true);
+	command = protocol_read();
+	if (!stood_still)
+		driver_waits(false);
+	return command;
 }
 
 int main(int count, char **arguments)
@@ -130,10 +138,7 @@ int main(int count, char **arguments)
 	setvbuf(stdin, NULL, _IONBF, 0); /* poll sees what stdio has not read */
 	missing = driver_open(is_named ? arguments[2] : "libcuda.so.1");
 	for (;;) {
-		wait_for_command();
-		driver_waits(true);
-		command = protocol_read();
-		driver_waits(false);
+		command = next_command();
 		if (!command)
 			return 0;
 		if (missing) {

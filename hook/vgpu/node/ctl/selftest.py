@@ -29,6 +29,7 @@ from vgpu.node.service import installation
 
 DIRECTORY = "selftest"  #: below the run directory
 NOT_JUDGED = 3
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 TIMEOUTS = {run.QUICK: 900, run.FULL: 3600}  #: seconds; a run takes a fifth of that on a card that works
 
 
@@ -57,7 +58,7 @@ def selftest(
         )
         if path:
             _write(path, made)
-    except NotJudged as error:
+    except (NotJudged, Stopped) as error:
         click.echo(f"vgpuctl: {error}", err=True)
         if output == "json":
             print_json({"error": str(error)})
@@ -76,7 +77,7 @@ def _write(path: str, made: dict[str, Any]) -> None:
 
 
 def _tested(config_path: str, depth: str, card: str, name: str, is_bare: bool, only: tuple[str, ...]) -> dict[str, Any]:
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+    for number in SIGNALS:
         signal.signal(number, _stop)
     signal.alarm(TIMEOUTS[depth])
     try:
@@ -124,7 +125,12 @@ def _run(way: Way, card: str, depth: str, only: tuple[str, ...]) -> dict[str, An
     return run.run(way, card, depth, only, lambda line: click.echo(f"selftest: {line}", err=True))
 
 
+class Stopped(BaseException):
+    """A signal ended the run. Not an Exception, so that no row takes it for its own error."""
+
+
 def _stop(number: int, _frame: object) -> None:
-    if number == signal.SIGALRM:
-        raise NotJudged("self-test", expected="an end", found="none in time")
-    raise KeyboardInterrupt
+    """The first signal ends the run, and further ones do not disturb the end."""
+    for other in SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    raise Stopped("self-test: it took too long" if number == signal.SIGALRM else "self-test: stopped")

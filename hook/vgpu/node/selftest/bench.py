@@ -18,7 +18,7 @@ from vgpu.node.selftest.program import SUCCESS, NotJudged, Program
 from vgpu.node.selftest.way import Box, Share, Way
 
 SECOND = 1000 * MS
-LEAD = 500 * MS  #: from the last program's answer to the time at which all loads begin
+LEAD = 200 * MS  #: from the last program's answer to the time at which all loads begin
 LATE = 100 * MS  #: by which a load may begin late on a busy machine
 WARM = 500 * MS
 TOO_OLD = {209: "no code for this card", 218: "invalid PTX", 222: "unsupported PTX version"}
@@ -27,14 +27,14 @@ TOO_OLD = {209: "no code for this card", 218: "invalid PTX", 222: "unsupported P
 @dataclass
 class Bench:
     """`clock`: a program without a context. `limit`: bytes of a box. `context`: what a context takes, by the card.
-    `exact`: the driver takes what it is asked for, to the byte; None while that is not known."""
+    `exact`: the driver takes what it is asked for, to the byte, and NVML lists all of it."""
 
     way: Way
     clock: Program
     uuid: str
     limit: int = 0
     context: int = 0
-    exact: bool | None = None
+    exact: bool = False
 
     @contextmanager
     def box(self, cores: int, core_limit: int = 0, memory: int = 0) -> Iterator[Box]:
@@ -70,6 +70,9 @@ class Bench:
             action()
         self.go_on()
         found = [program.receive(load) for program, load in loads]
+        refused = next((one["code"] for one in found if one["code"]), 0)
+        if refused:
+            raise VgpuError("a load", expected="to run", found=f"CUDA error {refused}")
         late = max(one["begin"] for one in found) - begin
         if late > LATE:
             raise VgpuError("the loads", expected="to begin together", found=f"one that began {ms(late)} late")

@@ -15,6 +15,7 @@ MS = 1_000_000
 MIB = 1 << 20
 SHORTEST_PERIOD, SHORTEST_QUOTA, ALONE = 20 * MS, 2 * MS, 100 * MS
 PROCESS_SLICE = 10 * MS
+RUN_AHEAD_ALONE, RUN_AHEAD_BESIDE = 10 * MS, 3 * MS  #: at most, work that is in flight when a slice ends
 LIVE_CHANGE = 20 * MS
 REQUEST_WAIT = 2 * MS
 
@@ -26,6 +27,7 @@ SOURCES = {
     "soft": ("compute-limit.md", "goes on beyond its tokens, up to its core limit, while nobody else wants the card"),
     "neighbour": ("compute-limit.md", "Neither takes anything of another container's share"),
     "process": ("compute-limit.md", "10 ms of use while others wait"),
+    "run-ahead": ("compute-limit.md", "run-ahead: most work in flight"),
     "container": ("compute-limit.md", "two containers that always have work run for a quota each in every period"),
     "set": ("compute-limit.md", "counts at the next launch, and within 20 ms for a launch that waits already"),
     "request": ("compute-limit.md", "A request waits for the kernel that a neighbour runs, and up to 2 ms more"),
@@ -77,10 +79,17 @@ def beside(cores: Sequence[int], own: int, kernels: Sequence[int], window: int, 
 
 
 def container_wait(cores: Sequence[int], own: int, kernels: Sequence[int], change: int) -> int:
-    """How long a container that always has work waits for the others' quotas in a period, with a kernel of each."""
+    """How long a container that always has work waits for the others' quotas in a period, for what is in flight then,
+    and for a kernel of each."""
     period = core_schedule.period_of(list(cores), max(change, core_schedule.CHANGE_NS))
     others = sum(cores) - cores[own]
-    return period * others // 100 + sum(kernels)
+    return period * others // 100 + RUN_AHEAD_BESIDE + sum(kernels)
+
+
+def process_slice(cores: int, kernel: int) -> int:
+    """How long a process of a container that is alone works while another one waits: its slice, what is in flight
+    then, half a quota, and a kernel."""
+    return PROCESS_SLICE + min(SHORTEST_PERIOD * cores // 200, RUN_AHEAD_ALONE) + kernel
 
 
 def request_wait(work: int, kernel: int) -> int:

@@ -6,6 +6,7 @@ directory can go, which each way knows. The kernel frees the lock when its holde
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -21,9 +22,15 @@ LOCK = "lock"
 
 @contextmanager
 def taken(paths: Iterable[str], end: Callable[[str], None]) -> Iterator[str]:
-    """The first of `paths` that can be taken, empty but for its lock. `end` ends what a killed run has left in one."""
+    """The first of `paths` that can be taken. `end` ends what a killed run has left in one; first of all, in all."""
+    places = list(paths)
+    for path in filter(os.path.isdir, places):
+        with contextlib.suppress(OSError):
+            fd = _take(path)
+            if fd >= 0:
+                _remove(path, end, fd)
     refused: VgpuError = NotJudged("self-test", expected="a free directory", found="all of them in use")
-    for path in paths:
+    for path in places:
         try:
             fd = _take(path)
         except OSError as error:
@@ -32,15 +39,19 @@ def taken(paths: Iterable[str], end: Callable[[str], None]) -> Iterator[str]:
         if fd < 0:
             continue
         try:
-            end(path)
-            _clear(path)
             yield path
         finally:
-            end(path)
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(fd)
+            _remove(path, end, fd)
         return
     raise refused
+
+
+def _remove(path: str, end: Callable[[str], None], fd: int) -> None:
+    try:
+        end(path)
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(fd)
 
 
 def _take(path: str) -> int:
@@ -61,12 +72,3 @@ def _take(path: str) -> int:
         if os.path.exists(f"{path}/{LOCK}") and os.path.samestat(os.fstat(fd), os.stat(f"{path}/{LOCK}")):
             return fd
         os.close(fd)  # whoever had it before has just removed the directory
-
-
-def _clear(path: str) -> None:
-    for name in os.listdir(path):
-        if name != LOCK:
-            if os.path.isdir(f"{path}/{name}") and not os.path.islink(f"{path}/{name}"):
-                shutil.rmtree(f"{path}/{name}")
-            else:
-                os.unlink(f"{path}/{name}")

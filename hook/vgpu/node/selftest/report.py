@@ -88,7 +88,10 @@ def page(made: Mapping[str, Any]) -> str:
         if rows:
             lines += ["", f"{verdict} ({len(rows)})"]
         for row in rows:
-            lines += _wrapped(f"  {row['id']}: ", f"promised {row['promised']}; measured {row['measured']}")
+            lines += _wrapped(
+                f"  {row['id']}: ",
+                f"promised {row['promised']}; measured {row['measured']}" if row["promised"] else row["measured"],
+            )
             if verdict == FAIL and row["source"]:
                 lines += _wrapped("    limits: ", row["source"])
     if made["notes"]:

@@ -109,20 +109,19 @@ def memory_of(kind: str) -> Callable[[Bench], Rows]:
             program = bench.ready(box.start())
             context = bench.used() - before
             held = int(program.ask(f"fill {kind} {STEP}")["bytes"])
-            if bench.exact is None:
-                bench.exact = bench.used() - before - context == held
+            taken = bench.used() - before
             over = 0 if bench.exact else bounds.memory(limit)
             grain = 2 * MIB if kind == "mapping" else MIB
             under = grain - 1 if bench.exact else grain + bounds.memory(limit)
             found, text = Range(limit - context - under, limit - context + over), mib(held)
-            good = found.has(held)
+            good = found.has(held) and taken <= limit + over
             if kind == "device":
                 more = int(program.ask("memory")["free"]) + 1
                 code = program.ask(f"alloc device {more}")["code"]
                 good, text = good and code == OUT_OF_MEMORY, f"{text}; a byte more than is free: CUDA error {code}"
         yield judged(
             f"memory.{kind}", f"{mib(found.least)} to {mib(found.most)} held beside the context", text, good,
-            "exact" if bench.exact else "memory", held=held, context=context,
+            "exact" if bench.exact else "memory", held=held, context=context, taken=taken,
         )  # fmt: skip
 
     return fill
@@ -211,9 +210,10 @@ def processes(bench: Bench) -> Rows:
 
 
 def process_slice(bench: Bench) -> Rows:
-    with bench.box(90) as box:
+    cores = 90
+    with bench.box(cores) as box:
         found = bench.work([(bench.ready(box.start()), FLOOD) for _ in range(2)], 2 * SECOND)
-    most = bounds.PROCESS_SLICE + 2 * KERNEL
+    most = bounds.process_slice(cores, KERNEL)
     spells = [one["spells"]["median"] for one in found]
     yield judged("slice.process", f"slices of at most {ms(most)}", ", ".join(map(ms, spells)),
                  all(0 < spell <= most for spell in spells), "process", spell=max(spells))  # fmt: skip

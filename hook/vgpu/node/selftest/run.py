@@ -28,6 +28,7 @@ from vgpu.node.selftest.way import Way
 QUICK, FULL = "quick", "full"
 LIMIT = 2 << 30  #: bytes of a box, on a card that has room for BOXES of them
 BOXES = 4
+ODD = (1 << 20) + 512  #: bytes that a driver of the exact kind takes as they are, and no other
 NO_DEVICE = 100
 MPS = "nvidia-cuda-mps"
 Say = Callable[[str], None]
@@ -129,6 +130,10 @@ def prepare(way: Way, clock: Program, uuid: str) -> Bench:
     try:
         use(plain, uuid)
         context = bench.used() - before
+        listed = sum(size for _, _, size in nvml.users(way.nvml, lambda _line: None).get(uuid, []))
+        for kind in ("device", "pool"):
+            plain.ask(f"alloc {kind} {ODD}")
+        bench.exact = listed == context and bench.used() - before == context + 2 * ODD
     finally:
         plain.close()
     bench.limit = limit = min(LIMIT, free // BOXES) >> 21 << 21
