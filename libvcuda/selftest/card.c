@@ -11,6 +11,15 @@
 #define CLOCK_NS 1000000u
 #define MAX_LISTED 256
 
+/* CUdevice_attribute */
+static const struct {
+	const char *name;
+	int number, divisor;
+} attributes[] = {
+	{"sm_count", 16, 1},  {"clock_mhz", 13, 1000}, {"memory_clock_mhz", 36, 1000},
+	{"bus_width", 37, 1}, {"l2_kib", 38, 1024},
+};
+
 #define COMPUTE_MAJOR 75
 #define COMPUTE_MINOR 76
 
@@ -39,8 +48,14 @@ static void describe(CUdevice device)
 	cu.cuDeviceGetAttribute(&major, COMPUTE_MAJOR, device);
 	cu.cuDeviceGetAttribute(&minor, COMPUTE_MINOR, device);
 	cu.cuDeviceTotalMem_v2(&total, device);
-	protocol_more("%s{\"uuid\": \"%s\", \"name\": \"%s\", \"capability\": [%d, %d], \"total\": %zu}",
+	protocol_more("%s{\"uuid\": \"%s\", \"name\": \"%s\", \"capability\": [%d, %d], \"total\": %zu",
 		      device ? ", " : "", uuid, name, major, minor, total);
+	for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++) {
+		int value = 0;
+		cu.cuDeviceGetAttribute(&value, attributes[i].number, device);
+		protocol_more(", \"%s\": %d", attributes[i].name, value / attributes[i].divisor);
+	}
+	protocol_more("}");
 }
 
 void card_hello(void)

@@ -1,7 +1,7 @@
 """Ten faults that the self-test must find, each as the row that it belongs to.
 
-Belongs here: the faults, and what a node needs to have one of them. Eight are libvcuda with one line changed: the file is
-compiled and linked as the build did it, so that nothing else differs. One is a driver whose NVML lags, one a runtime
+Belongs here: the faults, and what a node needs to have one of them. Eight are libvcuda with one line changed: the file
+is compiled and linked as the build did it, so that nothing else differs. One is a driver whose NVML lags, one a runtime
 that opens all devices. The self-test sees no difference but what it measures.
 """
 
