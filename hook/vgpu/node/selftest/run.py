@@ -42,6 +42,7 @@ def run(way: Way, card: str, depth: str, only: Sequence[str], say: Say) -> dict[
         began = elapsed(clock)
         say(f"card {report.short(chosen['uuid'])}, {chosen['name']}; {depth}, by {way.name}")
         bench = prepare(way, clock, chosen["uuid"])
+        bench.greeting = chosen
         found = all_rows(bench, [part for part in rows.PARTS if wanted(part, depth, only)], say)
         seconds = elapsed(clock) - began
     finally:
@@ -51,7 +52,7 @@ def run(way: Way, card: str, depth: str, only: Sequence[str], say: Say) -> dict[
         "vgpu": metadata.version("vgpu"), "date": today, "way": way.name, "depth": depth,
         "seconds": round(seconds, 1), "driver": str(hello.get("release", "")),
         "cuda": f"{hello['driver'] // 1000}.{hello['driver'] % 1000 // 10}", "kernel": platform.release(),
-        "machine": platform.machine(), "notes": notes, "profile": {},
+        "machine": platform.machine(), "notes": notes, "profile": bench.profile,
         "card": {"uuid": report.short(chosen["uuid"]), "name": chosen["name"], "memory": chosen["total"],
                  "capability": chosen["capability"]},
     }  # fmt: skip
