@@ -88,8 +88,7 @@ class Bench:
 
     def stop_at(self, time: int) -> int:
         """Wait until a time; a virtual clock then stands still."""
-        self.clock.send(f"sleep until={time}")
-        self.clock.send("clock")
+        self.clock.send(f"sleep until={time}\nclock")  # at once, so that no time passes between the two
         self.clock.receive("sleep")
         return int(self.clock.receive("clock")["now"])
 
