@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ from vgpu.node.selftest.way import Box, Share, Way
 
 OCI = ("runc", "crun")
 STATE = "state"
+PAUSE = 0.01  #: seconds between two looks for a file of the runtime
 WHICH = "runtime"  #: a file with the runtime's name, for the run that ends what a killed one has left
 #: What the driver's libraries and programs need of the C library, besides what the program needs.
 PARTS = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
@@ -112,7 +114,10 @@ class ContainerBox(Box):
         return program
 
     def kill(self, program: Program) -> None:
-        with open(self.pid_files[program.pid], encoding="utf-8") as file:
+        path = self.pid_files[program.pid]
+        while not os.path.exists(path):  # the runtime renames it there, a moment after the program runs
+            time.sleep(PAUSE)
+        with open(path, encoding="utf-8") as file:
             os.kill(int(file.read()), signal.SIGKILL)
         program.close()
 

@@ -170,7 +170,7 @@ def all_rows(bench: Bench, parts: Sequence[rows.Part], say: Say) -> list[Row]:
         made: list[Row] = []
         try:
             made.extend(part.function(bench))
-        except VgpuError as error:
+        except (VgpuError, OSError) as error:
             say(str(error))
             lost = isinstance(error, NotJudged)
             there = {row.id for row in made}
