@@ -59,6 +59,12 @@ def test_a_run_that_is_ended_leaves_nothing(node: selftest_bed.Node, number: int
     assert selftest_bed.failed(node.report("--bare", "--row", "totals")) == []
 
 
+def test_nothing_is_judged_where_the_report_cannot_be_written(node: selftest_bed.Node) -> None:
+    done = node.selftest("--bare", "--report", "/proc/report.json")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "vgpuctl: --report: expected a file to write, found No such file or directory\n"
+
+
 def test_nothing_is_judged_without_a_driver(node: selftest_bed.Node) -> None:
     done = node.selftest("--bare", prefix=("env", "-u", "LD_LIBRARY_PATH"))
     assert (done.returncode, done.stdout) == (3, "")

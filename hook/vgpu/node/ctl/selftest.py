@@ -53,6 +53,8 @@ def selftest(
     fails, and 3 if nothing could be judged.
     """
     try:
+        if path:
+            _check(path)
         made = (
             report.read(show) if show else _tested(ctx.obj, run.QUICK if quick else run.FULL, card, name, is_bare, only)
         )
@@ -67,6 +69,18 @@ def selftest(
     else:
         click.echo(report.page(made), nl=False)
     ctx.exit(report.EXIT[made["result"]])
+
+
+def _check(path: str) -> None:
+    """NotJudged if a report cannot be written there; before a run, which takes minutes."""
+    was_there = os.path.exists(path)
+    try:
+        with open(path, "a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise NotJudged("--report", expected="a file to write", found=error.strerror) from error
+    if not was_there:
+        os.unlink(path)
 
 
 def _write(path: str, made: dict[str, Any]) -> None:

@@ -114,11 +114,9 @@ class ContainerBox(Box):
         return program
 
     def kill(self, program: Program) -> None:
-        path = self.pid_files[program.pid]
-        while not os.path.exists(path):  # the runtime renames it there, a moment after the program runs
+        while not (pid := _read(self.pid_files[program.pid])):  # the runtime writes it a moment after the program runs
             time.sleep(PAUSE)
-        with open(path, encoding="utf-8") as file:
-            os.kill(int(file.read()), signal.SIGKILL)
+        os.kill(int(pid), signal.SIGKILL)
         program.close()
 
     def set(self, share: Share) -> None:
@@ -186,6 +184,15 @@ class Containers(Way):
     def close(self) -> None:
         for box in list(self.boxes.values()):
             box.close()
+
+
+def _read(path: str) -> str:
+    """The content of a file of the runtime, "" while there is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
 
 
 def make_root(root: str, program: str) -> None:
