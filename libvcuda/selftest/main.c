@@ -107,21 +107,23 @@ static void obey(const char *name)
 
 /*
  * After `clock` a simulated clock stands still until the next command is there and has been read, so that the caller can
- * start several programs at one time: this one is due again and again one ns later. Else it lets others run while it waits.
+ * start several programs at one time: this one is due again and again one ns later. Else it lets others run while it
+ * waits, but not before a command that is there already: on a busy machine they would run for long.
  */
 static const char *next_command(void)
 {
 	struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
-	bool stood_still = time_stands_still;
+	bool waits;
 	const char *command;
 
 	while (time_stands_still && poll(&input, 1, 1) == 0)
 		driver_sleep_until(driver_now() + 1);
 	time_stands_still = false;
-	if (!stood_still)
+	waits = poll(&input, 1, 0) == 0;
+	if (waits)
 		driver_waits(true);
 	command = protocol_read();
-	if (!stood_still)
+	if (waits)
 		driver_waits(false);
 	return command;
 }

@@ -34,6 +34,7 @@ NOT_TYPED = {
     ("docs/cgroups.md", "systemctl show"): "needs a container below systemd: test_cgroup_matrix types it there",
     ("docs/packages.md", "ctr -n k8s.io images"): "needs three images, half a minute each, and a registry; "
     "test_images builds them and loads them into podman",
+    ("docs/selftest.md", ""): "takes minutes: test_selftest and test_selftest_bare run it",
     ("docs/cgroups.md", "bpftool"): "a program that make setup does not install",
 }
 _BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

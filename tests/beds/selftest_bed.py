@@ -11,7 +11,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ from typing import Any
 import nodes
 import podman_bed
 from checkout import BUILD, CHECKOUT
+
+from vgpu.config import inventory
+from vgpu.config.request import Request
+from vgpu.hook.ledger.ledger import Ledger, Start
+from vgpu.hook.linux import procfs
 
 NOBODY = """
 if [ "$1" ]; then
@@ -98,6 +104,26 @@ class Node(nodes.SimulatedNode):
         assert [json.loads(program.stdout.readline()).get("code", 0) for _ in range(2)] == [0, 0]
         yield program.pid
         program.communicate()
+
+    def hold_cards(self, container: str) -> Callable[[], object]:
+        """Claim all cards for a container, whose init is this process. The result gives them back."""
+        ledger = Ledger(self.settings, inventory.read(self.settings.run_dir).cards)
+        start = Start(container, os.getpid(), procfs.start_time(os.getpid()), "/b", None, "", time.time())
+        ledger.claim(start, Request(len(ledger.cards), 30, 1 << 30))
+        ledger.confirm(start)
+        return lambda: ledger.withdraw(start)
+
+    def left(self) -> list[str]:
+        """What a run has left: its directory, claims, mounts and processes on the cards."""
+        run = self.run_dir
+        mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(run) in line]
+        there = ["the directory"] if (run / "selftest").exists() else []
+        return [
+            *there,
+            *self.held(),
+            *mounts,
+            *(str(card["processes"]) for card in self.read_cards() if card["processes"]),
+        ]
 
     def lose_card(self) -> None:
         nodes.simctl().set_lost(str(self.sim), 0)

@@ -74,6 +74,16 @@ def test_nothing_is_judged_beside_another_process(node: selftest_bed.Node) -> No
     assert f"is used by pid {pid} (vgpu-selftest)" in line
 
 
+@pytest.mark.root
+def test_nothing_is_judged_beside_a_container(node: selftest_bed.Node) -> None:
+    node.hold_cards("train")
+    for prefix, holder in ((), "container train"), (node.as_nobody(), "a container, perhaps: only root can look"):
+        done = node.selftest("--bare", prefix=prefix)
+        assert (done.returncode, done.stdout) == (3, "")
+        (line,) = done.stderr.splitlines()
+        assert f"is held by {holder}" in line
+
+
 def test_nothing_is_judged_where_there_is_no_memory(tmp_path: Path) -> None:
     node = selftest_bed.Node(tmp_path / "node", model={"memory_mib": 1024})
     done = node.selftest("--bare")

@@ -21,7 +21,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
 from vgpu.node.ctl import set as ctl_set
-from vgpu.node.ctl.output import output_option, print_json
+from vgpu.node.ctl.output import output_option, print_errors_as_json, print_json
 from vgpu.node.selftest import bare, container, place, report, run
 from vgpu.node.selftest.program import NAME, NotJudged
 from vgpu.node.selftest.way import Way
@@ -60,8 +60,7 @@ def selftest(
             _write(path, made)
     except (NotJudged, Stopped) as error:
         click.echo(f"vgpuctl: {error}", err=True)
-        if output == "json":
-            print_json({"error": str(error)})
+        print_errors_as_json(ctx, [str(error)])
         ctx.exit(NOT_JUDGED)
     if output == "json":
         print_json(made)
@@ -84,7 +83,9 @@ def _tested(config_path: str, depth: str, card: str, name: str, is_bare: bool, o
         if is_bare:
             node = settings.read_or_default(config_path)
             with place.taken(bare.places(), lambda _directory: None) as directory:
-                return _run(bare.Bare(directory, _program(node), node.text("paths.libvcuda")), card, depth, only)
+                return _run(
+                    bare.Bare(directory, _program(node), node.text("paths.libvcuda"), node.run_dir), card, depth, only
+                )
         return _by_containers(config_path, card, depth, name, only)
     finally:
         signal.alarm(0)

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Iterator
 from types import MappingProxyType
 
-from vgpu.config import core_schedule, limits, records, usage
+from vgpu.config import claims, core_schedule, limits, paths, records, usage
+from vgpu.config.errors import VgpuError
 from vgpu.node.selftest.program import NotJudged, Program
 from vgpu.node.selftest.way import Box, Share, Way
 
@@ -120,16 +121,16 @@ class BareBox(Box):
 
 class Bare(Way):
     name = "bare"
-    cannot = MappingProxyType({"device.second-card": NO_CONTAINER})
+    cannot = MappingProxyType({"device.second-card": NO_CONTAINER, "audit.use": NO_CONTAINER})
 
-    def __init__(self, directory: str, program: str, libvcuda: str) -> None:
+    def __init__(self, directory: str, program: str, libvcuda: str, run_dir: str) -> None:
         if os.path.exists(limits.LIMITS_PATH):
             raise NotJudged("self-test --bare", expected="a whole card", found="a container that has a share already",
                             do="run it on the node, or in a container with a whole card")  # fmt: skip
         for name in LIBRARIES:
             if not os.path.exists(f"{libvcuda}/{name}"):
                 raise NotJudged(f"{libvcuda}/{name}", expected="libvcuda", found="none", do="install vgpu")
-        self.libvcuda = libvcuda
+        self.libvcuda, self.run_dir = libvcuda, run_dir
         self.driver = {name: driver_file(name) for name in LIBRARIES}
         super().__init__(directory, program, "", self.driver[LIBRARIES[1]])
         self.boxes: dict[str, BareBox] = {}
@@ -162,7 +163,17 @@ class Bare(Way):
                 core_schedule.update(path, entry)
 
     def disturbed(self, uuid: str) -> list[str]:
-        return []
+        """The containers with claims, where this is a node; of each one an ordinary user sees only that it is there."""
+        directory, found = paths.containers(self.run_dir), []
+        for container in os.listdir(directory) if os.path.isdir(directory) else ():
+            try:
+                claim = claims.read(self.run_dir, container)
+            except (OSError, VgpuError):
+                found.append("a container, perhaps: only root can look")
+            else:
+                if uuid in (card.uuid for card in claim.cards):
+                    found.append(f"container {claim.name or claim.container}")
+        return found
 
     def close(self) -> None:
         for box in list(self.boxes.values()):

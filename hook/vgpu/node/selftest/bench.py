@@ -6,9 +6,9 @@ the programs' clock: CLOCK_MONOTONIC, or the simulator's virtual one, which stan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vgpu.config.errors import VgpuError
@@ -27,7 +27,8 @@ TOO_OLD = {209: "no code for this card", 218: "invalid PTX", 222: "unsupported P
 @dataclass
 class Bench:
     """`clock`: a program without a context. `limit`: bytes of a box. `context`: what a context takes, by the card.
-    `exact`: the driver takes what it is asked for, to the byte, and NVML lists all of it."""
+    `exact`: the driver takes what it is asked for, to the byte, and NVML lists all of it.
+    `greeting`: the card as the program describes it. `profile`: a profile for the simulated driver, once measured."""
 
     way: Way
     clock: Program
@@ -35,6 +36,8 @@ class Bench:
     limit: int = 0
     context: int = 0
     exact: bool = False
+    greeting: Mapping[str, Any] = field(default_factory=dict)
+    profile: Mapping[str, Any] = field(default_factory=dict)
 
     @contextmanager
     def box(self, cores: int, core_limit: int = 0, memory: int = 0) -> Iterator[Box]:
@@ -85,8 +88,7 @@ class Bench:
 
     def stop_at(self, time: int) -> int:
         """Wait until a time; a virtual clock then stands still."""
-        self.clock.send(f"sleep until={time}")
-        self.clock.send("clock")
+        self.clock.send(f"sleep until={time}\nclock")  # at once, so that no time passes between the two
         self.clock.receive("sleep")
         return int(self.clock.receive("clock")["now"])
 
@@ -114,6 +116,10 @@ def use(program: Program, uuid: str) -> Program:
 
 def mib(size: float) -> str:
     return f"{size / MIB:.0f} MiB" if size % MIB == 0 else f"{size / MIB:.3f} MiB"
+
+
+def number(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) else f"{value:.4g}"
 
 
 def percent(part: float) -> str:

@@ -39,6 +39,10 @@ SOURCES = {
     "overhead": ("memory-limit.md", "The overhead of a process is NVML's figure for it less its other charges"),
     "memory set": ("memory-limit.md", "the next allocation counts by it"),
     "lag": ("memory-limit.md", "and nothing of it changes for 20 ms, no call is under way, and NVML is right"),
+    "audit": (
+        "compute-limit.md",
+        "exceeds 1.25 times the lesser of what the container said and its core limit, and 10",
+    ),
     "device": ("architecture.md", "bind mounts of the host's nodes, numbers checked"),
 }
 

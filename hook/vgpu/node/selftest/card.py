@@ -10,7 +10,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from vgpu.node.selftest.bench import LEAD, use
@@ -98,12 +97,14 @@ def spells(answer: Mapping[str, Any]) -> Spells:
     stamps = answer["stamps"]
     if answer["by"] == "card":
         return Spells(
-            [end - begin for begin, end in stamps[1:-1]], [later[0] - one[1] for one, later in pairwise(stamps)], stamps
+            [end - begin for begin, end in stamps[1:-1]],
+            [later[0] - one[1] for one, later in zip(stamps, stamps[1:])],
+            stamps,
         )
     stamps = stamps[1:]  # the first one has the launch in it
     stopped = [(begin, end, end - begin - STAMPED) for begin, end in stamps if end - begin > 1.5 * STAMPED]
-    lengths = [later[1] - later[2] - one[1] for one, later in pairwise(stopped)]
-    inner = [(one[1], later[0]) for one, later in pairwise(stopped)]
+    lengths = [later[1] - later[2] - one[1] for one, later in zip(stopped, stopped[1:])]
+    inner = [(one[1], later[0]) for one, later in zip(stopped, stopped[1:])]
     return Spells(lengths, [stop for _, _, stop in stopped], inner)
 
 

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from vgpu.config import claims, usage
-from vgpu.config.errors import shown
+from vgpu.config.errors import VgpuError, shown
 from vgpu.config.inventory import Inventory, nvml_of
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger.ledger import Ledger
+from vgpu.node.daemon import client
 from vgpu.node.runtimes import programs, verify
 from vgpu.node.runtimes.registration import RUNTIMES
 from vgpu.node.selftest.program import NAME, NotJudged, Program
@@ -121,6 +122,15 @@ class ContainerBox(Box):
     def output(self, *command: str) -> str | None:
         done = programs.run(self.way.command("exec", self.id, *command))
         return done.stdout if done.returncode == 0 else None
+
+    def audited(self) -> dict[str, object] | None:
+        try:
+            found = client.ask(self.way.node.run_dir, "health").get("cores")
+        except VgpuError:
+            return None
+        rows = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+        mine = (row for row in rows if (row.get("container"), row.get("card")) == (self.id, self.way.cards[0]))
+        return next(mine, {})
 
     def region(self) -> bytes:
         pid = claims.read(self.way.node.run_dir, self.id).pid

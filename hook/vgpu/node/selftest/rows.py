@@ -6,12 +6,13 @@ yields one row or several. Words are fixed and figures are numbers, so that noth
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from vgpu.node.selftest import bounds
-from vgpu.node.selftest.bench import SECOND, Bench, mib, ms, percent
+from vgpu.node.selftest import bounds, card, taken
+from vgpu.node.selftest.bench import SECOND, Bench, mib, ms, number, percent
 from vgpu.node.selftest.bounds import MIB, MS, SOURCES, Range
 from vgpu.node.selftest.program import OUT_OF_MEMORY, Program
 from vgpu.node.selftest.report import FAIL, INFO, NOT_APPLICABLE, PASS, Row
@@ -22,6 +23,7 @@ STEP = 64 * MIB
 SMI = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 EPERM, ENXIO, ENODEV = 1, 6, 19
 LOOKS, PAUSE = 50, 0.1  #: after a kill: how often the rest looks, and seconds between two looks
+MODEL = {"timing.slice_us": 2000, "timing.switch_us": 50}  #: of the simulated driver; its other options are off
 LAG = 20 * MS  #: libvcuda believes NVML's figure of a process that has changed nothing for so long
 
 Rows = Iterator[Row]
@@ -196,6 +198,8 @@ def shares(first: int, second: int) -> Callable[[Bench], Rows]:
             wait = found[0]["spells"]["gap_median"]
             yield judged("slice.container", f"a wait of at most {ms(most)} for the other's quota", ms(wait),
                          0 < wait <= most, "container", wait=wait)  # fmt: skip
+            text = f"a change of contexts takes {change / 2e3:.0f} us, by libvcuda"
+            yield Row("cost.change", "", text, INFO, figures={"change": change / 2})
 
     return pair
 
@@ -294,6 +298,22 @@ def live(bench: Bench) -> Rows:
     )  # fmt: skip
 
 
+def audit(bench: Bench) -> Rows:
+    """vgpud compares what a container says with NVML: the mean of six looks of 5 s at samples of up to 9 s ago."""
+    name, cores, window = "audit.use", 30, 45 * SECOND
+    said: list[dict[str, object] | None] = []
+    with bench.box(cores) as box:
+        program = bench.ready(box.start())
+        if box.audited() is None:
+            yield Row(name, "vgpud finds no false word", "vgpud does not run", NOT_APPLICABLE)
+            return
+        bench.measure([(program, FLOOD)], window, window - SECOND, lambda: said.append(box.audited()))
+    found = said[0] or {}
+    used, seen = (float(str(found.get(key) or 0)) for key in ("used", "seen"))
+    yield judged(name, "vgpud finds no false word", f"said {used:.1f} percent, NVML {seen:.1f}",
+                 bool(found) and not found.get("doubted"), "audit", used=used, seen=seen)  # fmt: skip
+
+
 # What has no promise
 
 
@@ -314,9 +334,22 @@ def costs(bench: Bench) -> Rows:
         limited = medians(bench.ready(box.start()))
         limited["start"] = (time.monotonic() - began) * SECOND
     for what, unit in (("launch", 1e3), ("alloc", 1e3), ("start", 1e6)):
-        text = f"{limited[what] / unit:.2f} and {without[what] / unit:.2f} {'us' if unit == 1e3 else 'ms'}"
-        yield Row(f"cost.{what}", "nothing: with libvcuda and without", text, INFO,
-                  figures={"limited": limited[what], "plain": without[what]})  # fmt: skip
+        name = "us" if unit == 1e3 else "ms"
+        text = f"{limited[what] / unit:.2f} {name} with libvcuda, {without[what] / unit:.2f} without"
+        yield Row(f"cost.{what}", "", text, INFO, figures={"limited": limited[what], "plain": without[what]})
+
+
+def card_itself(bench: Bench) -> Rows:
+    """What the card does without libvcuda, beside what the simulated driver does unless its profile says otherwise."""
+    figures = [*card.measure(bench.way.plain, bench.uuid), *taken.measure(bench.way.plain, bench.uuid)]
+    bench.profile = card.profile(bench.greeting, figures)
+    for figure in figures:
+        section, _, key = figure.name.partition(".")
+        known = f"; the simulated driver: {MODEL.get(figure.name, 0)}" if key and section != "model" else ""
+        name = re.sub("[^a-z0-9]+", "-", key or section)
+        text = " ".join(filter(None, (number(figure.value), figure.unit)))
+        yield Row(f"card.{name}", "", f"{text}, within {number(figure.error)}{known}", INFO,
+                  figures={"value": figure.value, "error": figure.error})  # fmt: skip
 
 
 def driver_limit(_bench: Bench) -> Rows:
@@ -331,7 +364,7 @@ PARTS = (
     Part(killed, ("memory.killed",)),
     Part(contexts, ("memory.contexts",), True),
     Part(nvml_lag, ("nvml.lag",)),
-    Part(shares(30, 70), ("share.30-70", "slice.container")),
+    Part(shares(30, 70), ("share.30-70", "slice.container", "cost.change")),
     Part(shares(10, 90), ("share.10-90",)),
     Part(processes, ("share.processes",)),
     Part(process_slice, ("slice.process",)),
@@ -342,6 +375,8 @@ PARTS = (
     Part(beside_flood("copies", f"copies kernel={KERNEL} bytes={16 * MIB}", KERNEL), ("share.copies",), True),
     Part(two_cards, ("share.cards",), True),
     Part(live, ("set.live", "set.memory")),
+    Part(audit, ("audit.use",), True),
     Part(costs, ("cost.launch", "cost.alloc", "cost.start"), True),
+    Part(card_itself, ("card.",), True),
     Part(driver_limit, ("driver.limit",), True),
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
@@ -36,25 +35,33 @@ Say = Callable[[str], None]
 
 def run(way: Way, card: str, depth: str, only: Sequence[str], say: Say) -> dict[str, Any]:
     """The report of a run. NotJudged if no card may be tested, and why; `say` prints a line of progress."""
-    began, today = time.monotonic(), datetime.date.today().isoformat()
+    today = datetime.date.today().isoformat()
     clock = way.plain()
     try:
         hello, chosen, notes = choose(way, clock, card)
+        began = elapsed(clock)
         say(f"card {report.short(chosen['uuid'])}, {chosen['name']}; {depth}, by {way.name}")
         bench = prepare(way, clock, chosen["uuid"])
+        bench.greeting = chosen
         found = all_rows(bench, [part for part in rows.PARTS if wanted(part, depth, only)], say)
+        seconds = elapsed(clock) - began
     finally:
         way.close()
         clock.close()
     head = {
         "vgpu": metadata.version("vgpu"), "date": today, "way": way.name, "depth": depth,
-        "seconds": round(time.monotonic() - began, 1), "driver": str(hello.get("release", "")),
+        "seconds": round(seconds, 1), "driver": str(hello.get("release", "")),
         "cuda": f"{hello['driver'] // 1000}.{hello['driver'] % 1000 // 10}", "kernel": platform.release(),
-        "machine": platform.machine(), "notes": notes, "profile": {},
+        "machine": platform.machine(), "notes": notes, "profile": bench.profile,
         "card": {"uuid": report.short(chosen["uuid"]), "name": chosen["name"], "memory": chosen["total"],
                  "capability": chosen["capability"]},
     }  # fmt: skip
     return report.document(head, found)
+
+
+def elapsed(clock: Program) -> float:
+    """Seconds of the programs' clock, which is the simulator's where that is virtual."""
+    return int(clock.ask("sleep until=0")["now"]) / 1e9
 
 
 def wanted(part: rows.Part, depth: str, only: Sequence[str]) -> bool:
@@ -87,6 +94,9 @@ def choose(way: Way, clock: Program, wish: str) -> tuple[dict[str, Any], dict[st
     way.cards = [good[0]["uuid"]]
     persistent = there[good[0]["uuid"]].persistent
     notes = [] if persistent else ["persistence is off: the driver may start again between rows"]
+    load, processors = os.getloadavg()[0], os.cpu_count() or 1
+    if load > processors:
+        notes.append(f"a load of {load:.1f} on {processors} processors: rows of time may fail for that")
     return hello, good[0], notes
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from vgpu.config.errors import VgpuError
 from vgpu.node.selftest.bench import SECOND
 from vgpu.node.selftest.bounds import MIB, MS
 from vgpu.node.selftest.card import Figure, Lab
@@ -37,7 +38,10 @@ class Observer:
         """Bytes that the card has less after a command, which has to succeed."""
         before = self.free()
         answer = program.ask(line)
-        assert not answer["code"], f"{line}: CUDA error {answer['code']}"
+        if answer["code"]:
+            raise VgpuError(
+                f"a program without limits: {line}", expected="success", found=f"CUDA error {answer['code']}"
+            )
         return before - self.free()
 
 

@@ -56,6 +56,10 @@ class Box(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None: ...
 
+    def audited(self) -> dict[str, object] | None:
+        """What vgpud says of its use of its first card: `used`, `seen` by NVML, `doubted`. None: there is no vgpud."""
+        return None
+
     def change(self) -> int:
         """Twice what a change of contexts takes, in ns, by libvcuda; 0: not measured yet."""
         return 2 * usage.change(self.region()[: usage.CARDS_END])[1]

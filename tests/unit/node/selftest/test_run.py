@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +46,14 @@ def test_a_card_that_somebody_uses_is_left_alone(
     monkeypatch.setattr(Way, "holders", holders)
     found = run.unfit(Way(), UUID, seen, users)  # type: ignore[arg-type]
     assert found == ([f"GPU-8c955f18 {reason}"] if reason else [])
+
+
+def test_mps_is_in_the_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert not run.runs_mps()
+    (tmp_path / "control").touch()
+    (reason,) = run.unfit(Way(), UUID, GOOD, [])  # type: ignore[arg-type]
+    assert reason.startswith("MPS runs: ")
 
 
 class Answers:
