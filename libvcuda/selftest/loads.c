@@ -298,37 +298,29 @@ void loads_graphs(void)
 		cu.cuGraphExecDestroy(executable);
 }
 
-/* A kernel, and beside it a copy from the host. */
+/* A kernel, and beside it a copy from the host; without a kernel the copy alone. */
 void loads_copies(void)
 {
-	uint64_t bytes = protocol_number("bytes"), copy_ns = 0;
+	uint64_t bytes = protocol_number("bytes");
 	CUdeviceptr memory = 0;
-	CUevent from = NULL, to = NULL;
 	void *host = NULL;
-	float milliseconds = 0;
 
 	begin("kernel");
-	if (!load.failed && did(cu.cuMemAllocHost_v2(&host, bytes)) && did(cu.cuMemAlloc_v2(&memory, bytes)) &&
-	    make_event(&from))
-		make_event(&to);
+	if (!load.failed && did(cu.cuMemAllocHost_v2(&host, bytes)))
+		did(cu.cuMemAlloc_v2(&memory, bytes));
 	while (goes_on()) {
 		uint64_t began = driver_now();
-		if ((load.kernel && !launch()) || !record(from, driver_card.beside) ||
+		if ((load.kernel && !launch()) ||
 		    !did(cu.cuMemcpyHtoDAsync_v2(memory, host, bytes, driver_card.beside)) ||
-		    !record(to, driver_card.beside) || !did(cu.cuStreamSynchronize(driver_card.beside)) ||
-		    !did(cu.cuStreamSynchronize(driver_card.stream)) ||
-		    !did(cu.cuEventElapsedTime(&milliseconds, from, to)))
+		    !did(cu.cuStreamSynchronize(driver_card.beside)) ||
+		    !did(cu.cuStreamSynchronize(driver_card.stream)))
 			break;
 		uint64_t now = driver_now();
-		copy_ns += (uint64_t)((double)milliseconds * 1e6);
 		if (now <= load.end)
 			note(now - began);
 	}
 	report(1);
-	protocol_add("copy", load.rounds ? copy_ns / load.rounds : 0);
 	protocol_end();
 	cu.cuMemFree_v2(memory);
 	cu.cuMemFreeHost(host);
-	cu.cuEventDestroy_v2(from);
-	cu.cuEventDestroy_v2(to);
 }
