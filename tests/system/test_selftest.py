@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,8 +80,9 @@ def test_a_healthy_node_never_fails_beside_busy_processors(tmp_path: Path) -> No
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
     try:
         for number in range(HEALTHY):
-            report = Node(tmp_path / str(number), "t4x1").report("--bare" if number % 2 else "--quick")
+            report = Node(tmp_path / "node", "t4x1").report("--bare" if number % 2 else "--quick")
             assert (number, failed(report), report["result"]) == (number, [], "pass")
+            shutil.rmtree(tmp_path / "node")
     finally:
         for process in busy:
             process.kill()
