@@ -24,7 +24,6 @@ ELSEWHERE = {
     "node/doctor/repairs": "component/node/test_doctor_fix.py",
     "node/selftest/bare": "component/node/test_selftest_bare.py",
     "node/selftest/container": "system/test_selftest.py",
-    "node/selftest/place": "component/node/test_selftest_bare.py",
     "node/selftest/way": "system/test_selftest.py",
     "node/service/file_signature": "component/plugin/test_registration.py",
     "node/service/installation": "system/test_carried_python.py",

@@ -13,6 +13,8 @@ import pytest
 import selftest_bed
 from daemons import wait_for
 
+from vgpu.node.selftest import place
+
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[selftest_bed.Node]:
@@ -23,7 +25,7 @@ def node(tmp_path: Path) -> Iterator[selftest_bed.Node]:
 def places() -> list[str]:
     """The directories that runs have left. A run that goes on has locked its own."""
     found = []
-    for path in Path("/tmp").glob("vg?/lock"):
+    for path in Path("/tmp").glob(f".v?/{place.LOCK}"):
         with path.open() as file, contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found.append(str(path.parent))

@@ -33,7 +33,7 @@ NVIDIA_SMI = "nvidia-smi"
 
 def places() -> Iterator[str]:
     """The directories of which a run takes one. With a box's letter and `vgpu` each is as long as PRIVATE_DIR."""
-    return (f"/tmp/vg{letter}" for letter in NAMES)  # noqa: S108 - made by mkdir, of this user, or not taken
+    return (f"/tmp/.v{letter}" for letter in NAMES)  # noqa: S108 - made by mkdir, of this user, or not taken
 
 
 def private(place: str, letter: str) -> str:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from vgpu.config.errors import VgpuError
 from vgpu.node.selftest.program import NotJudged
 
-LOCK = "lock"
+LOCK = "vgpu-selftest.lock"  #: a directory without it is not one of a run, and stays
 
 
 @contextmanager
@@ -55,15 +55,22 @@ def _remove(path: str, end: Callable[[str], None], fd: int) -> None:
 
 
 def _take(path: str) -> int:
-    """The lock of the directory, which is made; -1 if another run has it, or it is another user's."""
+    """The lock of the directory, which is made; -1 if another run has it, or it is no run's of this user."""
     while True:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             os.mkdir(path, 0o755)
+            flags |= os.O_CREAT
         except FileExistsError:
             found = os.lstat(path)
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
                 return -1
-        fd = os.open(f"{path}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fd = os.open(f"{path}/{LOCK}", flags, 0o600)
+        except FileNotFoundError:
+            if not _is_removed(path):
+                return -1
+            continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -72,3 +79,14 @@ def _take(path: str) -> int:
         if os.path.exists(f"{path}/{LOCK}") and os.path.samestat(os.fstat(fd), os.stat(f"{path}/{LOCK}")):
             return fd
         os.close(fd)  # whoever had it before has just removed the directory
+
+
+def _is_removed(path: str) -> bool:
+    """Whether a directory without a lock is gone: it was empty, like that of a run which was killed as it began."""
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
