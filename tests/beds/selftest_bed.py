@@ -57,6 +57,7 @@ class Node(nodes.SimulatedNode):
         self, directory: Path, profile: str = "t4x1", libvcuda: Path = BUILD / "lib/vcuda",
         runtimes: Path | None = None, **changes: dict[str, Any],
     ) -> None:  # fmt: skip
+        self.pids: list[int] = []  #: of the runs
         self.programs = directory / "programs"
         self.programs.mkdir(parents=True)
         super().__init__(directory, profile, **{"paths.libvcuda": str(libvcuda)})
@@ -135,10 +136,12 @@ class Node(nodes.SimulatedNode):
 
     def start(self, *words: str, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         command = [*prefix, *self.vgpuctl_command(), "selftest", *words]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command, env=self.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True,
         )  # fmt: skip
+        self.pids.append(process.pid)
+        return process
 
     def selftest(self, *words: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         process = self.start(*words, prefix=prefix)

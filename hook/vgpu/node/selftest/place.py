@@ -77,6 +77,7 @@ def _take(path: str) -> int:
             os.close(fd)
             return -1
         if os.path.exists(f"{path}/{LOCK}") and os.path.samestat(os.fstat(fd), os.stat(f"{path}/{LOCK}")):
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)  # for people
             return fd
         os.close(fd)  # whoever had it before has just removed the directory
 
