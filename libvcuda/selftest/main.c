@@ -1,6 +1,6 @@
 /*
  * vgpu-selftest: does on a card what one is told by lines, and says what came of it. `vgpuctl selftest` starts it, with
- * libvcuda and without, and judges. docs/selftest.md has the whole.
+ * libvcuda and without, and judges: docs/selftest.md. README.md has the commands and their answers.
  *
  *   vgpu-selftest [--library PATH]      another library than libcuda.so.1
  *

@@ -105,6 +105,7 @@ void stamps_take(void)
 	protocol_begin();
 	protocol_add("code", result);
 	protocol_add_text("by", by_card ? "card" : "events");
+	protocol_add("resolution", driver_card.resolution);
 	protocol_add_json("stamps", "[");
 	for (uint64_t i = 0; i < trace.count; i++)
 		protocol_more("%s[%lu, %lu]", i ? ", " : "", (unsigned long)trace.stamps[i].begin,
@@ -115,49 +116,81 @@ void stamps_take(void)
 
 /* ---- what a call costs ---- */
 
-static CUresult event_record(void)
+#define BETWEEN_EVENTS 100000u
+
+static CUevent event, other_event;
+
+static CUresult make_events(void)
 {
-	static CUevent event;
 	CUresult result = event ? CUDA_SUCCESS : cu.cuEventCreate(&event, CU_EVENT_DEFAULT);
 
-	return result ? result : cu.cuEventRecord(event, driver_card.stream);
+	return result || other_event ? result : cu.cuEventCreate(&other_event, CU_EVENT_DEFAULT);
 }
 
-static CUdeviceptr allocated;
-
-static CUresult allocate(void)
+static CUresult time_launch(uint64_t *ns)
 {
-	return cu.cuMemAlloc_v2(&allocated, 4096);
+	uint64_t began = driver_now();
+	CUresult result = launch_kernel(1);
+
+	*ns = driver_now() - began;
+	return result;
 }
 
-static CUresult launch_short(void)
+static CUresult time_alloc(uint64_t *ns)
 {
-	return launch_kernel(1);
+	CUdeviceptr allocated;
+	uint64_t began = driver_now();
+	CUresult result = cu.cuMemAlloc_v2(&allocated, 4096);
+
+	*ns = driver_now() - began;
+	return result ? result : cu.cuMemFree_v2(allocated);
+}
+
+static CUresult time_event(uint64_t *ns)
+{
+	uint64_t began = driver_now();
+	CUresult result = cu.cuEventRecord(event, driver_card.stream);
+
+	*ns = driver_now() - began;
+	return result;
+}
+
+/* By how much two events around a kernel are further apart than the kernel is long. */
+static CUresult time_pair(uint64_t *ns)
+{
+	float milliseconds = 0;
+	CUresult result = cu.cuEventRecord(event, driver_card.stream);
+
+	if (!result)
+		result = launch_kernel(BETWEEN_EVENTS);
+	if (!result)
+		result = cu.cuEventRecord(other_event, driver_card.stream);
+	if (!result)
+		result = cu.cuEventSynchronize(other_event);
+	if (!result)
+		result = cu.cuEventElapsedTime(&milliseconds, event, other_event);
+	uint64_t apart = (uint64_t)((double)milliseconds * 1e6);
+	*ns = apart > BETWEEN_EVENTS ? apart - BETWEEN_EVENTS : 0;
+	return result;
 }
 
 static const struct cost {
 	const char *name;
-	CUresult (*call)(void);
-} costs[] = {{"launch", launch_short}, {"alloc", allocate}, {"event", event_record}};
-
-static CUresult measure(const struct cost *cost, uint64_t *ns)
-{
-	uint64_t began = driver_now();
-	CUresult result = cost->call();
-
-	*ns = driver_now() - began;
-	return cost->call == allocate && !result ? cu.cuMemFree_v2(allocated) : result;
-}
+	CUresult (*time)(uint64_t *ns);
+} costs[] = {{"launch", time_launch}, {"alloc", time_alloc}, {"event", time_event}, {"pair", time_pair}};
 
 /* The stream is emptied now and then: the thousandth launch would wait. */
 static CUresult measure_all(const struct cost *cost, uint64_t count)
 {
-	CUresult result = measure(cost, &numbers[0]); /* the first one may load something */
+	CUresult result = make_events();
+
+	if (!result)
+		result = cost->time(&numbers[0]); /* the first one may load something */
 
 	for (uint64_t i = 0; i < count && !result; i++) {
 		if (i % AHEAD == 0)
 			cu.cuStreamSynchronize(driver_card.stream);
-		result = measure(cost, &numbers[i]);
+		result = cost->time(&numbers[i]);
 	}
 	sort_numbers(numbers, count);
 	return result;
@@ -172,7 +205,7 @@ void stamps_cost(void)
 		if (strcmp(costs[i].name, protocol_text("WHAT")) == 0)
 			cost = &costs[i];
 	if (!cost || !count || count > MOST) {
-		protocol_error("cost: expected launch, alloc or event, and a count from 1 to %d", MOST);
+		protocol_error("cost: expected launch, alloc, event or pair, and a count from 1 to %d", MOST);
 		return;
 	}
 	CUresult result = measure_all(cost, count);

@@ -61,7 +61,7 @@ def program(node: Any) -> Any:
         ("run pauses work=1 gap=1 begin=1 end=2 wait=long", "run pauses: expected wait=stream, event or poll"),
         ("use GPU-0", "use: there is no card GPU-0"),
         ("free 7", "free: nothing is held as 7"),
-        ("cost sleep count=1", "cost: expected launch, alloc or event, and a count from 1 to 20000"),
+        ("cost sleep count=1", "cost: expected launch, alloc, event or pair, and a count from 1 to 20000"),
     ],
 )
 def test_words_that_make_no_sense_are_an_error(program: Program, line: str, found: str) -> None:

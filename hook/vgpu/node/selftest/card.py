@@ -78,7 +78,7 @@ def _all(lab: Lab, one: Program, other: Program) -> Iterator[Figure]:
     yield _wake(lab, one, other, Turns(turn.value, switch.value, idle.value))
     yield Figure("timing.event_turn", _event_turn(lab, one, other, switch.value), 0, "")
     yield from _copies(lab, one, other)
-    yield _between(lab, one)
+    yield from _events(lab, one)
 
 
 # ---- turns ----
@@ -203,11 +203,13 @@ def _copies(lab: Lab, one: Program, other: Program) -> Iterator[Figure]:
     yield Figure("copy beside kernels", part, 0.1, "of the time alone")
 
 
-def _between(lab: Lab, one: Program) -> Figure:
-    """What lies between two kernels of a program that is alone."""
-    (found,) = lab.together((one, f"run flood kernel={5 * WORK} ahead=8"))
-    each = WATCHED / max(1, found["rounds"])
-    return Figure("between kernels", (each - 5 * WORK) / US, 5 * WORK / max(1, found["rounds"]) / US + 1, "us")
+def _events(lab: Lab, one: Program) -> Iterator[Figure]:
+    """The card's clock, and what a program that is alone sees of a kernel by events."""
+    (found,) = lab.together((one, f"stamps kernel={STAMPED}"))
+    if found["by"] == "card":
+        yield Figure("the card's clock", found["resolution"], 0, "ns")
+    pair = one.ask(f"cost pair count={10 * ROUNDS}")
+    yield Figure("a pair of events", pair["median"] / US, (pair["max"] - pair["min"]) / US, "us more than a kernel")
 
 
 # ---- the profile ----
