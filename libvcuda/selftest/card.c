@@ -194,13 +194,22 @@ void card_memory(void)
 	protocol_end();
 }
 
+/* Drivers before 510 have the second version of the call only, with the same list. */
+static nvmlReturn_t list_processes(unsigned int *count, nvmlProcessInfo_t *list)
+{
+	if (!driver_card.nvml)
+		return NVML_ERROR_UNINITIALIZED;
+	nvmlReturn_t result = cu.nvmlDeviceGetComputeRunningProcesses_v3(driver_card.nvml, count, list);
+	if (result != (nvmlReturn_t)CUDA_ERROR_NOT_FOUND)
+		return result;
+	return cu.nvmlDeviceGetComputeRunningProcesses_v2(driver_card.nvml, count, list);
+}
+
 void card_processes(void)
 {
 	nvmlProcessInfo_t list[MAX_LISTED];
 	unsigned int count = MAX_LISTED;
-	nvmlReturn_t result = driver_card.nvml
-				      ? cu.nvmlDeviceGetComputeRunningProcesses_v3(driver_card.nvml, &count, list)
-				      : NVML_ERROR_UNINITIALIZED;
+	nvmlReturn_t result = list_processes(&count, list);
 
 	protocol_begin();
 	if (result)

@@ -15,7 +15,8 @@ __asm__(".globl _start\n_start:\n\txor %ebp, %ebp\n\tmov %rsp, %rdi\n\tmov %rdx,
 	"\tcall start_program\n\thlt\n");
 #elif defined(__aarch64__)
 __asm__(".symver __libc_start_main, __libc_start_main@GLIBC_2.17");
-__asm__(".globl _start\n_start:\n\tmov x29, #0\n\tmov x30, #0\n\tmov x1, x0\n\tmov x0, sp\n\tbl start_program\n\tbrk #0\n");
+__asm__(".globl _start\n_start:\n\tmov x29, #0\n\tmov x30, #0\n\tmov x1, x0\n\tmov x0, sp\n"
+	"\tbl start_program\n\tbrk #0\n");
 #endif
 
 /* The kernel leaves the count of arguments on the stack, and the arguments after it. */

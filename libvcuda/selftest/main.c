@@ -106,9 +106,9 @@ static void obey(const char *name)
 }
 
 /*
- * After `clock` a simulated clock stands still until the next command is there and has been read, so that the caller can
- * start several programs at one time: this one is due again and again one ns later. Else it lets others run while it
- * waits, but not before a command that is there already: on a busy machine they would run for long.
+ * After `clock` a simulated clock stands still until the next command is there and has been read, so that the caller
+ * can start several programs at one time: this one is due again and again one ns later. Else it lets others run while
+ * it waits, but not before a command that is there already: on a busy machine they would run for long.
  */
 static const char *next_command(void)
 {

@@ -2,8 +2,8 @@
  * The lines between the self-test's program and its caller: commands of words from stdin, one JSON object for each on
  * stdout.
  *
- * Belongs here: splitting a line, checking it against what its command takes, and writing the answer. Not which commands
- * there are (main.c).
+ * Belongs here: splitting a line, checking it against what its command takes, and writing the answer. Not which
+ * commands there are (main.c).
  *
  * What a command takes is a text of words. `KIND` and `BYTES#` stand for a word each; `#` means that it has to be a
  * number. `kernel=#` stands for a word `kernel=...` that has to be there, `[ahead=4]` for one that may be left out, and

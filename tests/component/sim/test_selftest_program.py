@@ -6,6 +6,7 @@ Belongs here: commands and answers of libvcuda/selftest. What `vgpuctl selftest`
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,6 +112,21 @@ def test_time_stands_still_from_clock_to_the_next_command(node: Any, program: Pr
     program.ask("hello")
     assert other.receive("sleep") == {"now": now + SECOND}
     other.close()
+
+
+@pytest.mark.parametrize("version", ["470.256.02", "615.71.09"])
+def test_the_oldest_and_the_newest_release_have_all_that_it_calls(node: Any, tmp_path: Path, version: str) -> None:
+    for name in ("libcuda", "libnvidia-ml"):
+        (tmp_path / f"{name}.so.1").symlink_to(BUILD / f"lib/drivers/{version}/{name}.so.{version}")
+    program = Program([PROGRAM], str(tmp_path / "log"), {**node.environment(), "LD_LIBRARY_PATH": str(tmp_path)})
+    assert program.ask("hello")["release"] == version
+    assert program.ask("use 0")["code"] == 0
+    for kind in KINDS:
+        assert program.ask(f"alloc {kind} {MIB}")["code"] == 0
+    listed = program.ask("processes")
+    assert [one["pid"] for one in listed["listed"]] == [listed["own"]]
+    assert program.ask("run graphs kernel=100000 nodes=20 begin=0 end=0")["code"] == 0
+    program.close()
 
 
 def test_without_a_driver_every_answer_says_so() -> None:
