@@ -58,7 +58,8 @@ SIMULATOR = Component(
     include=("libvcuda/include",),
 )
 GATE = Component("hook/gate")
-COMPONENTS = (LIBVCUDA, SIMULATOR, GATE)
+SELFTEST = Component("libvcuda/selftest", include=("libvcuda/include",))
+COMPONENTS = (LIBVCUDA, SIMULATOR, GATE, SELFTEST)
 
 
 # ---- the rules ----

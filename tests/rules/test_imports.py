@@ -28,7 +28,7 @@ FLOORS = (
     ("vgpu.plugin.kubelet.proto",),
     ("vgpu.node",),
     ("vgpu.node.ctl",),
-    ("vgpu.node.doctor",),
+    ("vgpu.node.doctor", "vgpu.node.selftest"),
     ("vgpu.node.runtimes",),
     ("vgpu.node.daemon",),
     ("vgpu.node.cards",),

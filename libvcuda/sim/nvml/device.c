@@ -134,7 +134,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo
 
 static nvmlReturn_t measure(nvmlDevice_t device, uint64_t *used, uint64_t *available)
 {
-	nvmlReturn_t result = sim_nvml_init_return(sim_ledger_used(sim_nvml_init_card(device), used));
+	nvmlReturn_t result = sim_nvml_init_return(sim_ledger_shown(sim_nvml_init_card(device), used));
 	uint64_t capacity = device->memory - device->reserved;
 
 	if (result == NVML_SUCCESS) {

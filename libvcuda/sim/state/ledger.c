@@ -3,6 +3,7 @@
  * charges and releases memory, and frees the slots of dead processes. Claiming a slot belongs to state/slots.c, opening
  * and locking the file to state/state.c; what an allocation is belongs to cuda/memory/allocation.c.
  */
+#include "state/clock.h"
 #include "state/internal.h"
 
 #include <string.h>
@@ -213,6 +214,28 @@ enum sim_status sim_ledger_used(unsigned card, uint64_t *bytes)
 		return status;
 	bury_the_dead(file);
 	*bytes = total(file, card);
+	sim_state_unlock();
+	return SIM_OK;
+}
+
+enum sim_status sim_ledger_shown(unsigned card, uint64_t *bytes)
+{
+	uint64_t lag = (uint64_t)sim_state_header()->nvml_lag_ms * 1000000u;
+	enum sim_status status = sim_ledger_used(card, bytes);
+	struct sim_file *file;
+
+	if (status != SIM_OK || !lag)
+		return status;
+	status = sim_state_lock(&file);
+	if (status != SIM_OK)
+		return status;
+	struct sim_board *board = &file->boards[card];
+	uint64_t now = sim_clock_now();
+	if (!board->shown_at || now - board->shown_at >= lag) {
+		board->shown_used = *bytes;
+		board->shown_at = now;
+	}
+	*bytes = board->shown_used;
 	sim_state_unlock();
 	return SIM_OK;
 }

@@ -77,7 +77,8 @@ struct sim_header {
 	uint32_t graph_node_bytes; /* of an executable graph, kept for the next one */
 	uint32_t stacks; /* 1: a larger stack costs its growth for each thread that the card can run */
 	uint32_t stream_bytes;
-	uint8_t reserved[132];
+	uint32_t nvml_lag_ms; /* how old the figure of a card's used memory may be that NVML shows */
+	uint8_t reserved[128];
 };
 
 struct sim_card {
@@ -172,7 +173,9 @@ struct sim_board {
 	uint32_t retired[3]; /* pages: retired for single-bit and for double-bit errors; one is pending */
 	uint64_t most_used; /* bytes of all processes at once, since the state was made */
 	uint64_t copies_end[2]; /* to and from the card: when the last copy ends, if contexts share the engines */
-	uint8_t padding[3344];
+	uint64_t shown_used; /* what NVML showed last, and when it was new, if NVML lags */
+	uint64_t shown_at;
+	uint8_t padding[3328];
 };
 
 /* A process under the virtual clock. While it lives it locks byte SIM_MAX_SLOTS + its number of `slots`. */
@@ -296,6 +299,8 @@ void sim_ledger_release(unsigned card, uint64_t bytes);
 /* So many more of this process's bytes are not listed with it. */
 void sim_ledger_unlist(unsigned card, int64_t change);
 enum sim_status sim_ledger_used(unsigned card, uint64_t *bytes);
+/* The same as NVML shows it: it may lag. */
+enum sim_status sim_ledger_shown(unsigned card, uint64_t *bytes);
 /* Memory of this process is exported. Returns its number; -1: it cannot be recorded. */
 int sim_shares_add(unsigned card, uint64_t bytes, uint32_t *generation);
 /*

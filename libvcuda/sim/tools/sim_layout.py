@@ -68,7 +68,8 @@ class Header(ctypes.Structure):
         ("graph_node_bytes", ctypes.c_uint32),
         ("stacks", ctypes.c_uint32),
         ("stream_bytes", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 132),
+        ("nvml_lag_ms", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 128),
     )
 
 
@@ -163,7 +164,9 @@ class Board(ctypes.Structure):
         ("retired", ctypes.c_uint32 * 3),
         ("most_used", ctypes.c_uint64),
         ("copies_end", ctypes.c_uint64 * 2),
-        ("padding", ctypes.c_uint8 * 3344),
+        ("shown_used", ctypes.c_uint64),
+        ("shown_at", ctypes.c_uint64),
+        ("padding", ctypes.c_uint8 * 3328),
     )
 
 

@@ -57,6 +57,7 @@ DEFAULT_MEMORY = {
     "graph_node_bytes": 0,
     "stacks": 0,
     "stream_bytes": 0,
+    "nvml_lag_ms": 0,
 }
 
 # Not zero, so that the difference to a much earlier time is not negative.

@@ -1,10 +1,11 @@
-"""The built libraries as files: their exports, their dependencies, and the glibc that they need."""
+"""The built libraries and the self-test's program as files: exports, dependencies, and the glibc that they need."""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 import recorded_drivers
@@ -15,6 +16,7 @@ SOURCE = CHECKOUT / "libvcuda/src"
 PRODUCTS = [("libcuda.so.1", "cuda_table.h", "libcuda"), ("libnvidia-ml.so.1", "nvml_table.h", "libnvidia-ml")]
 NAMES = [product[0] for product in PRODUCTS]
 OLDEST_GLIBC = (2, 17)
+SELFTEST = BUILD / "bin/vgpu-selftest"
 
 
 def output(*command: str) -> str:
@@ -49,7 +51,11 @@ def test_the_real_library_is_the_first_dependency_by_its_path(library: str) -> N
     assert "BIND_NOW" in dynamic and "NODELETE" in dynamic
 
 
-@pytest.mark.parametrize("library", NAMES)
-def test_an_old_glibc_is_enough(library: str) -> None:
-    versions = re.findall(r"GLIBC_(\d+)\.(\d+)", output("objdump", "-T", str(LIBRARIES / library)))
+@pytest.mark.parametrize("file", [*(LIBRARIES / name for name in NAMES), SELFTEST], ids=lambda file: file.name)
+def test_an_old_glibc_is_enough(file: Path) -> None:
+    versions = re.findall(r"GLIBC_(\d+)\.(\d+)", output("objdump", "-T", str(file)))
     assert max((int(major), int(minor)) for major, minor in versions) <= OLDEST_GLIBC
+
+
+def test_the_selftest_links_nothing_but_the_c_library() -> None:
+    assert set(re.findall(r"NEEDED.*\[(.*)\]", output("readelf", "-dW", str(SELFTEST)))) == {"libc.so.6", "libdl.so.2"}

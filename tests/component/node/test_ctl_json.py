@@ -25,6 +25,7 @@ from vgpu.config.request import Request
 from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux.procfs import start_time
 from vgpu.node.ctl import main as ctl
+from vgpu.node.selftest import report
 
 pytestmark = pytest.mark.root
 
@@ -58,6 +59,7 @@ CALLS = {
         "--runtime crio --programs /none",
     ),
     "runtime unconfigure": ("--runtime crio", 0, "--runtime crio"),
+    "selftest": ("--show {report}", 0, "--show {missing}"),
     "set": ("train --cores 40", 0, "train --cores 400"),
     "status": ("", 0, ""),
     "top": ("--sort memory", 0, ""),
@@ -113,6 +115,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nodes.SimulatedNo
     (directory / "wrong.yaml").write_text("cores: 1\n")
     (directory / "peers.json").write_text('{"nodeConfig": [{"name": "a", "deviceMemoryScaling": 1}]}')
     (directory / "damaged.json").write_text("{")
+    head = {"vgpu": "0.1.0", "date": "2026-11-28", "way": "bare", "depth": "quick", "seconds": 1, "driver": "",
+            "cuda": "12.4", "kernel": "", "machine": "", "notes": [], "profile": {},
+            "card": {"uuid": "", "name": "", "memory": 0, "capability": [7, 5]}}  # fmt: skip
+    (directory / "report.json").write_text(json.dumps(report.document(head, [report.Row("a.b", "", "", report.PASS)])))
     daemon = Daemon(made).start().ready()
     yield made
     daemon.stop()
@@ -132,7 +138,7 @@ def call(node: nodes.SimulatedNode, verb: str, arguments: str, damaged: bool) ->
     files = {
         "source": directory / "source.yaml", "wrong": directory / "wrong.yaml", "peers": directory / "peers.json",
         "missing": directory / "missing", "hooks": directory / "hooks.d", "programs": node.hook.parent,
-        "hook": node.hook, "cdi": directory / "cdi",
+        "hook": node.hook, "cdi": directory / "cdi", "report": directory / "report.json",
         "pod": CHECKOUT / "packaging/kubernetes/examples/third-of-a-card.yaml",
     }  # fmt: skip
     program, *_ = node.vgpuctl_command()

@@ -87,6 +87,7 @@ def test_every_program_and_library_is_for_arm64(tree: Path) -> None:
         "usr/lib/vgpu/python/psutil/_psutil_linux.abi3.so": ["AArch64"],
         "usr/lib/vgpu/vcuda/libcuda.so.1": ["AArch64"],
         "usr/lib/vgpu/vcuda/libnvidia-ml.so.1": ["AArch64"],
+        "usr/lib/vgpu/vgpu-selftest": ["AArch64"],
     }
     assert "INTERP" not in programs["usr/bin/vgpu-gate"]
 
@@ -115,8 +116,13 @@ def test_libvcuda_exports_the_same_names_and_needs_no_newer_glibc(tree: Path, li
     assert "/usr/local/vgpu/driver" in output(f"{PREFIX}readelf", "-dW", path)
 
 
-def test_the_gate_starts(tree: Path) -> None:
+def test_the_programs_start(tree: Path) -> None:
     assert output(EMULATOR, tree / "usr/bin/vgpu-hook", "--version").startswith("vgpu-hook ")
+    command = [EMULATOR, "-L", SYSTEM, tree / "usr/lib/vgpu/vgpu-selftest"]
+    done = subprocess.run(command, input="hello\n", check=True, stdout=subprocess.PIPE, text=True)
+    assert done.stdout.startswith('{"missing": "libcuda.so.1: ')
+    versions = re.findall(r"GLIBC_(\d+)\.(\d+)", output(f"{PREFIX}objdump", "-T", command[-1]))
+    assert max((int(major), int(minor)) for major, minor in versions) <= (2, 17)
 
 
 @pytest.mark.root

@@ -25,9 +25,10 @@ from vgpu.plugin.release import command
 
 MANIFESTS = CHECKOUT / "packaging/kubernetes"
 IMAGE = CHECKOUT / "packaging/image"
-#: <way>/objects.yaml and examples. The operator's kinds of `monitors` are none of Kubernetes.
+#: <way>/objects.yaml, examples and the self-test's Job. The operator's kinds of `monitors` are none of Kubernetes.
 FILES = sorted(
-    {*MANIFESTS.glob("*/objects.yaml"), *MANIFESTS.glob("examples/*")} - {MANIFESTS / "monitors/objects.yaml"}
+    {*MANIFESTS.glob("*/objects.yaml"), *MANIFESTS.glob("examples/*"), MANIFESTS / "selftest/job.yaml"}
+    - {MANIFESTS / "monitors/objects.yaml"}
 )
 
 

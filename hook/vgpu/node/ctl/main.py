@@ -37,6 +37,7 @@ SUMMARIES = {
     "ps": "List the containers with cards: their processes, shares, limits and use.",
     "request": "Print the annotation by which a container outside Kubernetes asks for a share of a card.",
     "runtime": "Have container runtimes call vgpu's hook, take that back, and prove it.",
+    "selftest": "Show on this node's own card whether what vgpu promises holds, and print the report.",
     "set": "Change the share of a running CONTAINER, and print what changed.",
     "status": "Show the cards with what is committed of them, and the containers with what they hold and use.",
     "top": "Show what the cards and the containers with cards use, again and again.",

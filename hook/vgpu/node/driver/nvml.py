@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml  # type: ignore[import-untyped]
 
@@ -131,6 +131,43 @@ def card_use(library: str, note: Note) -> dict[str, list[int | None]]:
             except pynvml.NVMLError as error:
                 note(f"card {index}: NVML does not report its use: {error}")
     return found
+
+
+def conditions(library: str, note: Note) -> dict[str, Conditions]:
+    """What stands in the way of programs that share a card, by uuid. A card that fails is noted."""
+    with nvml(library):
+        found = {}
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                found[_text(pynvml.nvmlDeviceGetUUID(handle))] = Conditions(
+                    int(_memory(handle).free),
+                    _mig_enabled(handle),
+                    _is(pynvml.nvmlDeviceGetComputeMode, handle, pynvml.NVML_COMPUTEMODE_DEFAULT, True),
+                    _is(pynvml.nvmlDeviceGetDisplayActive, handle, pynvml.NVML_FEATURE_ENABLED, False),
+                    _is(pynvml.nvmlDeviceGetPersistenceMode, handle, pynvml.NVML_FEATURE_ENABLED, True),
+                )
+            except pynvml.NVMLError as error:
+                note(f"card {index}: NVML does not report its state: {error}")
+    return found
+
+
+class Conditions(NamedTuple):
+    """`free`: bytes. `shared`: in the compute mode in which several processes may have contexts."""
+
+    free: int
+    mig: bool
+    shared: bool
+    display: bool
+    persistent: bool
+
+
+def _is(query: Callable[[Any], int], handle: Any, value: int, otherwise: bool) -> bool:
+    """Whether `query` answers `value`; `otherwise` where the driver or the card does not know."""
+    try:
+        return query(handle) == value
+    except pynvml.NVMLError:
+        return otherwise
 
 
 def _busy(handle: Any) -> int | None:

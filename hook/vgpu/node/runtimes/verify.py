@@ -41,7 +41,7 @@ from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, WITHOUT_PROGRAM,
 
 PROVEN, WRONG, UNPROVEN = "proven", "wrong", "not proven"
 OK, FAILURE, WARNING = "ok", "failure", "not proven"
-SHARE = {"cores": "1", "memory": "64Mi"}
+SHARE = [("cores", "1"), ("memory", "64Mi")]
 TIMEOUT, TIMED_OUT = 60, 124
 #: The kernel reports when it booted in whole seconds, and a process's start relative to that.
 CLOCK = 2
@@ -78,12 +78,18 @@ class Site:
 
     @property
     def request(self) -> dict[str, str]:
-        """A share's annotation: plain where the node needs no key and has none, else with the key."""
-        path = self.node.text("standalone.key")
-        needed = (self.wish.standalone or self.node.text("standalone.requests")) == "key"
-        if needed or os.path.exists(path):
-            return {REQUEST + standalone.read_key(path): standalone.value(list(SHARE.items()))}
-        return {PREFIX + name: value for name, value in SHARE.items()}
+        return request_annotations(self.node, SHARE, self.wish.standalone)
+
+
+def request_annotations(node: Settings, pairs: list[tuple[str, str]], mode: str = "") -> dict[str, str]:
+    """The annotations that ask for a share: plain where the node needs no key and has none, else with the key.
+
+    `mode` is a registration's own, in the place of the setting standalone.requests.
+    """
+    path = node.text("standalone.key")
+    if (mode or node.text("standalone.requests")) == "key" or os.path.exists(path):
+        return {REQUEST + standalone.read_key(path): standalone.value(pairs)}
+    return {PREFIX + name: ",".join(value for key, value in pairs if key == name) for name, _ in pairs}
 
 
 def examine(name: str, node: Settings, config_path: str) -> Proof:

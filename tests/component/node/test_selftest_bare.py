@@ -1,0 +1,107 @@
+"""`vgpuctl selftest --bare` on the simulated driver in virtual time: without a runtime, a cgroup or any right."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import selftest_bed
+from daemons import wait_for
+
+from vgpu.node.selftest import place
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[selftest_bed.Node]:
+    made = selftest_bed.Node(tmp_path / "node")
+    yield made
+    assert places(made) == []
+
+
+def places(node: selftest_bed.Node) -> list[str]:
+    """The directories that runs of this node have left."""
+    locks = {path: path.read_text().strip() for path in Path("/tmp").glob(f".v?/{place.LOCK}")}
+    return [str(path.parent) for path, pid in locks.items() if pid in map(str, node.pids)]
+
+
+@pytest.mark.root
+def test_an_ordinary_user_without_any_right(node: selftest_bed.Node) -> None:
+    """The quick rows; the user's home is read-only, and is not needed."""
+    done = node.selftest("--bare", "--output", "json", prefix=node.as_nobody())
+    assert done.returncode == 0, done.stderr + done.stdout
+    report = json.loads(done.stdout)
+    assert selftest_bed.failed(report) == []
+    verdicts = {row["id"]: row["verdict"] for row in report["rows"]}
+    assert verdicts.pop("device.second-card") == "not applicable"
+    assert verdicts.pop("totals.smi") in ("pass", "not applicable")
+    assert verdicts.pop("cost.change") == "info"
+    assert set(verdicts.values()) == {"pass"}
+    assert str(node.directory) not in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_ended_leaves_nothing(node: selftest_bed.Node, number: int) -> None:
+    """A killed one leaves its directory, which the next run clears; its programs have ended with it."""
+    process = node.start("--bare")
+    assert process.stderr
+    wait_for(lambda: "memory.device" in process.stderr.readline(), selftest_bed.PATIENCE)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=selftest_bed.PATIENCE)
+    if number != signal.SIGKILL:
+        assert (process.returncode, places(node)) == (3, [])
+        assert errors.splitlines()[-1] == "vgpuctl: self-test: stopped"
+    wait_for(lambda: not node.read_cards()[0]["processes"], selftest_bed.PATIENCE)
+    assert selftest_bed.failed(node.report("--bare", "--row", "totals")) == []
+
+
+def test_nothing_is_judged_where_the_report_cannot_be_written(node: selftest_bed.Node) -> None:
+    done = node.selftest("--bare", "--report", "/proc/report.json")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "vgpuctl: --report: expected a file to write, found No such file or directory\n"
+
+
+def test_nothing_is_judged_without_a_driver(node: selftest_bed.Node) -> None:
+    done = node.selftest("--bare", prefix=("env", "-u", "LD_LIBRARY_PATH"))
+    assert (done.returncode, done.stdout) == (3, "")
+    (line,) = done.stderr.splitlines()
+    assert "libcuda.so.1: expected the driver's library, found none" in line
+
+
+def test_nothing_is_judged_beside_another_process(node: selftest_bed.Node) -> None:
+    with node.other_program() as pid:
+        done = node.selftest("--bare")
+    assert (done.returncode, done.stdout) == (3, "")
+    (line,) = done.stderr.splitlines()
+    assert f"is used by pid {pid} (vgpu-selftest)" in line
+
+
+@pytest.mark.root
+def test_nothing_is_judged_beside_a_container(node: selftest_bed.Node) -> None:
+    node.hold_cards("train")
+    for prefix, holder in ((), "container train"), (node.as_nobody(), "a container, perhaps: only root can look"):
+        done = node.selftest("--bare", prefix=prefix)
+        assert (done.returncode, done.stdout) == (3, "")
+        (line,) = done.stderr.splitlines()
+        assert f"is held by {holder}" in line
+
+
+def test_nothing_is_judged_where_there_is_no_memory(tmp_path: Path) -> None:
+    node = selftest_bed.Node(tmp_path / "node", model={"memory_mib": 1024})
+    done = node.selftest("--bare")
+    assert done.returncode == 3
+    assert "the card's memory: expected" in done.stderr.splitlines()[-1]
+
+
+def test_a_card_that_is_lost_half_way_is_not_judged(node: selftest_bed.Node) -> None:
+    process = node.start("--bare", "--row", "memory", "--output", "json")
+    assert process.stderr
+    wait_for(lambda: "memory.device: " in process.stderr.readline(), selftest_bed.PATIENCE)
+    node.lose_card()
+    output, errors = process.communicate(timeout=selftest_bed.PATIENCE)
+    assert process.returncode == 3, errors
+    rows = json.loads(output)["rows"]
+    assert rows[0]["verdict"] == "pass"
+    assert rows[-1]["verdict"] == "not judged"
