@@ -29,7 +29,7 @@ from vgpu.hook.inject.inspect import driver_parameters, inspect, process_of
 from vgpu.hook.inject.plan import Plan, PlannedContainer
 from vgpu.hook.ledger import container_processes
 from vgpu.hook.ledger.ledger import Ledger, Start
-from vgpu.hook.linux import cgroup, procfs, staleness
+from vgpu.hook.linux import cgroup, procfs, selinux, staleness
 from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.hook.placement.allocation import Allocation
 from vgpu.hook.request import authorization, oci_state
@@ -223,7 +223,8 @@ class Hook:
         try:
             planned = self._plan(container, root, allocation, node)
             self.step = "mount"
-            self.execution = Execution(planned.operations, root, paths.staging(self.run_dir))
+            labels = selinux.labels(container.config)
+            self.execution = Execution(planned.operations, root, paths.staging(self.run_dir), labels)
         except BaseException:
             root.close()
             raise

@@ -19,6 +19,7 @@ from vgpu.hook.inject.operations import Inside, Operation, OverlayFile, ReplaceF
 from vgpu.hook.inject.overlay import OverClassicMounts, OverNewMounts
 from vgpu.hook.linux import mountinfo, syscalls
 from vgpu.hook.linux.rootfs import Rootfs
+from vgpu.hook.linux.selinux import Labels
 
 MAX_REPORT = 4096
 ATTEMPTS = 3
@@ -67,6 +68,7 @@ class Execution:
     """The execution of `operations` in a container's mount namespace, until `keep` or `undo`, which close `root`.
 
     `staging` is a directory of the host for mounts that are incomplete (mounts.Staging); it is made when it is needed.
+    `labels` are those of the mounts, where SELinux runs.
     `notes` are lines for the log after `finish`.
     `begin` does not wait for the child, `finish` does: the caller may do other work between them.
     """
@@ -85,11 +87,13 @@ class Execution:
         "staging",
     )
 
-    def __init__(self, operations: tuple[Operation, ...], root: Rootfs, staging: str) -> None:
+    def __init__(
+        self, operations: tuple[Operation, ...], root: Rootfs, staging: str, labels: Labels | None = None
+    ) -> None:
         self.operations = operations
         self.root = root
         self.staging = staging
-        self._how = mounts.choose()
+        self._how = mounts.choose(labels)
         self._namespace = self._report = self._answer = self._journal = -1
         self._child = 0
         self._step: Operation | None = None

@@ -18,11 +18,14 @@ import stat
 from vgpu.hook.linux import syscalls
 from vgpu.hook.linux.cgroup import unescape
 from vgpu.hook.linux.mountinfo import MountTable
+from vgpu.hook.linux.selinux import Labels
 
 READ_ONLY_FILE = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
 DEVICE = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NOEXEC
 DATA = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
 READ_ONLY_DATA = DATA | syscalls.MOUNT_ATTR_RDONLY
+
+CONTEXT = "context"  #: the mount option of SELinux
 
 _MISSING = (errno.ENOSYS, errno.EPERM)  # EPERM: the answer of older seccomp profiles to an unknown call
 _REMOUNT = syscalls.MS_REMOUNT | syscalls.MS_BIND
@@ -71,22 +74,26 @@ class Handle:
         return self.fd < 0 or stat.S_ISDIR(os.fstat(self.fd).st_mode)
 
 
-def choose() -> NewMounts | ClassicMounts:
+def choose(labels: Labels | None = None) -> NewMounts | ClassicMounts:
     """The way of mounting that this kernel, under this seccomp filter, allows."""
+    chosen = labels or Labels()
     try:
         os.close(syscalls.open_tree(syscalls.AT_FDCWD, "/", 0))  # no clone: the kernel is slow to end one
         os.close(syscalls.fsopen("tmpfs"))
     except OSError as error:
         if error.errno not in _MISSING:
             raise
-        return ClassicMounts()
-    return NewMounts()
+        return ClassicMounts(chosen)
+    return NewMounts(chosen)
 
 
 class NewMounts:
     """Linux 5.2 and later. Before 5.12 a mount is incomplete: mount(2) sets its flags, in its staging place."""
 
-    __slots__ = ()
+    __slots__ = ("labels",)
+
+    def __init__(self, labels: Labels) -> None:
+        self.labels = labels
 
     def bind(self, source: str, attributes: int) -> Handle:
         """A detached clone of the mount at `source`. Its fd is mounted, even if the path leads elsewhere later."""
@@ -99,7 +106,7 @@ class NewMounts:
         """A detached tmpfs of at most `size` bytes with `entries`."""
         context = syscalls.fsopen("tmpfs")
         try:
-            for key, value in (("source", "vgpu"), *_limits(entries, size)):
+            for key, value in (("source", "vgpu"), *_limits(entries, size), *label(self.labels, attributes)):
                 syscalls.fsconfig_set_string(context, key, value)
             syscalls.fsconfig_create(context)
             fd = syscalls.fsmount(context, attributes & ~syscalls.MOUNT_ATTR_RDONLY)
@@ -125,7 +132,10 @@ class NewMounts:
 class ClassicMounts:
     """Before Linux 5.2, or where a seccomp filter hides the new calls. Every mount is made inside, and incomplete."""
 
-    __slots__ = ()
+    __slots__ = ("labels",)
+
+    def __init__(self, labels: Labels) -> None:
+        self.labels = labels
 
     def bind(self, source: str, attributes: int) -> Handle:
         return _incomplete(Handle(os.open(source, os.O_PATH | os.O_CLOEXEC), attributes, source))
@@ -135,7 +145,8 @@ class ClassicMounts:
 
     def stage(self, handle: Handle, place: int) -> None:
         if handle.fd < 0:
-            options = ",".join(f"{key}={value}" for key, value in _limits(handle.entries, handle.size))
+            pairs = (*_limits(handle.entries, handle.size), *label(self.labels, handle.attributes))
+            options = ",".join(f'{key}="{value}"' if key == CONTEXT else f"{key}={value}" for key, value in pairs)
             syscalls.mount("vgpu", _proc(place), "tmpfs", _flags(handle.attributes) & ~syscalls.MS_RDONLY, options)
         else:
             _bind_again(handle, place)
@@ -197,6 +208,12 @@ class Staging:
 def _limits(entries: tuple[Entry, ...], size: int) -> tuple[tuple[str, str], ...]:
     """Limits that leave room for the entries only: a tenant's files could leave a mapped file without pages."""
     return ("size", str(size)), ("nr_inodes", str(len(entries) + 1)), ("mode", "0755")
+
+
+def label(labels: Labels, attributes: int) -> tuple[tuple[str, str], ...]:
+    """The option that gives a mount its label. mount(2) wants the value in quotes, because it may have commas."""
+    chosen = labels.read_only if attributes & syscalls.MOUNT_ATTR_RDONLY else labels.writable
+    return ((CONTEXT, chosen),) if chosen else ()
 
 
 def detach(target: int) -> None:

@@ -22,6 +22,7 @@ from vgpu.config import paths
 from vgpu.hook.inject import mounts
 from vgpu.hook.inject.mounts import ClassicMounts, Handle, NewMounts
 from vgpu.hook.linux import syscalls
+from vgpu.hook.linux.selinux import Labels
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -222,7 +223,8 @@ class OverNewMounts(NewMounts):
 
     __slots__ = ("_attached", "_overlays", "_pending", "_sources", "notes")
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, labels: Labels) -> None:
+        super().__init__(labels)
         self.notes: list[str] = []
         self._sources = sources
         self._overlays: list[Overlay] = []
@@ -239,8 +241,9 @@ class OverNewMounts(NewMounts):
     def _mount(self, overlay: Overlay) -> None:
         context = syscalls.fsopen(OVERLAY)
         try:
-            syscalls.fsconfig_set_string(context, "source", _source(overlay.layers))
-            syscalls.fsconfig_set_string(context, "lowerdir", _data(overlay.layers))
+            pairs = (("source", _source(overlay.layers)), ("lowerdir", _data(overlay.layers)))
+            for key, value in (*pairs, *mounts.label(self.labels, ATTRIBUTES)):
+                syscalls.fsconfig_set_string(context, key, value)
             syscalls.fsconfig_create(context)
             overlay.fd = syscalls.fsmount(context, ATTRIBUTES)
         finally:
@@ -349,7 +352,8 @@ class OverClassicMounts(ClassicMounts):
 
     __slots__ = ("_layered", "_overlays", "_sources", "notes")
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, labels: Labels) -> None:
+        super().__init__(labels)
         self.notes: list[str] = []
         self._sources = sources
         self._layered: dict[int, Source] = {}  # by the handle's fd
@@ -379,7 +383,8 @@ class OverClassicMounts(ClassicMounts):
                 here.append((path, _opened_again(path, fd)))
             syscalls.mount("", STAGE_MOUNT, "", syscalls.MS_PRIVATE, "")
             flags = ATTRIBUTES  # MOUNT_ATTR_* and MS_* have the same values for these
-            syscalls.mount(_source(here), STAGE, OVERLAY, flags, f"lowerdir={_data(here)}")
+            label = "".join(f',{key}="{value}"' for key, value in mounts.label(self.labels, ATTRIBUTES))
+            syscalls.mount(_source(here), STAGE, OVERLAY, flags, f"lowerdir={_data(here)}{label}")
         finally:
             for _, fd in here:
                 os.close(fd)
@@ -457,7 +462,8 @@ def over(how: NewMounts | ClassicMounts, paths: Iterable[str], spare: str) -> Ov
     """`how` with an overlay of the directories that hold `paths`. The caller closes it."""
     sources = Sources(paths, spare)
     try:
-        return OverNewMounts(sources) if isinstance(how, NewMounts) else OverClassicMounts(sources)
+        made = OverNewMounts if isinstance(how, NewMounts) else OverClassicMounts
+        return made(sources, how.labels)
     except BaseException:
         sources.close()
         raise
