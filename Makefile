@@ -24,7 +24,7 @@ export PATH := $(VGPU_BUILD)/tools/bin:$(VGPU_BUILD)/tools/sbin:$(VGPU_BUILD)/to
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz mutants deb rpm images manifests clean \
+.PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz mutants deb rpm selinux images manifests clean \
         simulated-node simulated-node-remove compatibility packages-build packages-rpm packages-arm64 packages-images packages-demo \
         packages-node packages-test packages-long
 
@@ -132,6 +132,10 @@ deb: packages-$(if $(ARCHITECTURE),arm64,build) $(VENV)/.stamp
 # Builds build/vgpu-<version>.<arch>.rpm and build/vgpu-device-plugin-<version>.noarch.rpm.
 rpm: packages-$(if $(ARCHITECTURE),arm64,rpm) $(VENV)/.stamp
 	@PYTHON=$(BIN)/python packaging/rpm/build
+
+# Compiles the SELinux module that the rpm package carries: build/selinux/vgpu.cil.
+selinux: packages-rpm
+	@packaging/selinux/build
 
 # Builds build/images/<name>-<version>.tar of a node, the exporter and the scheduler extender, and a bill of materials of each.
 IMAGES := import tomlkit; print(*tomlkit.load(open("pyproject.toml"))["project"]["optional-dependencies"]["images"])
