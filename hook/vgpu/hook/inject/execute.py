@@ -19,7 +19,7 @@ from vgpu.hook.inject.operations import Inside, Operation, OverlayFile, ReplaceF
 from vgpu.hook.inject.overlay import OverClassicMounts, OverNewMounts
 from vgpu.hook.linux import mountinfo, syscalls
 from vgpu.hook.linux.rootfs import Rootfs
-from vgpu.hook.linux.selinux import Labels
+from vgpu.hook.linux.selinux import UNLABELLED, Labels
 
 MAX_REPORT = 4096
 ATTEMPTS = 3
@@ -88,7 +88,7 @@ class Execution:
     )
 
     def __init__(
-        self, operations: tuple[Operation, ...], root: Rootfs, staging: str, labels: Labels | None = None
+        self, operations: tuple[Operation, ...], root: Rootfs, staging: str, labels: Labels = UNLABELLED
     ) -> None:
         self.operations = operations
         self.root = root

@@ -18,7 +18,7 @@ import stat
 from vgpu.hook.linux import syscalls
 from vgpu.hook.linux.cgroup import unescape
 from vgpu.hook.linux.mountinfo import MountTable
-from vgpu.hook.linux.selinux import Labels
+from vgpu.hook.linux.selinux import UNLABELLED, Labels
 
 READ_ONLY_FILE = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
 DEVICE = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NOEXEC
@@ -74,17 +74,16 @@ class Handle:
         return self.fd < 0 or stat.S_ISDIR(os.fstat(self.fd).st_mode)
 
 
-def choose(labels: Labels | None = None) -> NewMounts | ClassicMounts:
+def choose(labels: Labels = UNLABELLED) -> NewMounts | ClassicMounts:
     """The way of mounting that this kernel, under this seccomp filter, allows."""
-    chosen = labels or Labels()
     try:
         os.close(syscalls.open_tree(syscalls.AT_FDCWD, "/", 0))  # no clone: the kernel is slow to end one
         os.close(syscalls.fsopen("tmpfs"))
     except OSError as error:
         if error.errno not in _MISSING:
             raise
-        return ClassicMounts(chosen)
-    return NewMounts(chosen)
+        return ClassicMounts(labels)
+    return NewMounts(labels)
 
 
 class NewMounts:

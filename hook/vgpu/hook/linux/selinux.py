@@ -29,6 +29,9 @@ class Labels:
         self.read_only = read_only
 
 
+UNLABELLED = Labels()
+
+
 def is_known(label: str) -> bool:
     """Whether the running kernel's policy has this label. False without SELinux."""
     try:
@@ -52,7 +55,7 @@ def labels(config: dict[str, object], known: Callable[[str], bool] = is_known) -
     linux = config.get("linux")
     label = linux.get("mountLabel") if isinstance(linux, dict) else None
     if not isinstance(label, str) or not label or not known(label):
-        return Labels()
+        return UNLABELLED
     user, role, _, *level = label.split(":", 3)
     read_only = ":".join((user, role, READ_ONLY_TYPE, *level))
     return Labels(label, read_only if known(read_only) else label)
