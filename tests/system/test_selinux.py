@@ -171,6 +171,8 @@ def test_the_policy_allows_what_a_start_does_and_containers_write_nothing_of_it(
 def of_the_hook(site: Site, trace: str) -> Iterator[Access]:
     made = {os.path.join(*match.groups()) for match in re.finditer(r'\d+<(/)>, "([^"/][^"]*)"', trace)}
     for path, kind, permission in accesses(trace):
+        if "/__pycache__" in path:  # a checkout's: the package has the hook's byte code
+            continue
         there = installed(site, path)
         if path in made or (path == "/" and permission in ("add_name", "write")):  # in a mount that is not attached yet
             yield from ((label, kind, permission) for label in (WRITABLE, READ_ONLY))
