@@ -24,9 +24,10 @@ export PATH := $(VGPU_BUILD)/tools/bin:$(VGPU_BUILD)/tools/sbin:$(VGPU_BUILD)/to
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz mutants deb rpm images manifests clean \
-        repository simulated-node simulated-node-remove simulated-cards simulated-cards-remove compatibility packages-build \
-        packages-rpm packages-arm64 packages-images packages-demo packages-repository packages-node packages-test packages-long
+.PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz mutants deb rpm \
+        selinux repository images manifests clean simulated-node simulated-node-remove simulated-cards simulated-cards-remove \
+        compatibility packages-build packages-rpm packages-arm64 packages-images packages-demo packages-repository packages-node \
+        packages-test packages-long
 
 # Everything that a developer needs. Warnings of the compiler are errors.
 setup: CMAKE_OPTIONS = -DVGPU_WERROR=ON
@@ -147,6 +148,10 @@ INTO = $(BUILD)/repository
 PACKAGES = $(wildcard $(BUILD)/vgpu*.deb $(BUILD)/vgpu*.rpm)
 repository: packages-repository
 	@KEY='$(KEY)' TEST_KEY='$(TEST_KEY)' packaging/repository/build '$(INTO)' $(PACKAGES)
+
+# Compiles the SELinux module that the rpm package carries: build/selinux/vgpu.cil.
+selinux: packages-rpm
+	@packaging/selinux/build
 
 # Builds build/images/<name>-<version>.tar of a node, the exporter and the scheduler extender, and a bill of materials of each.
 IMAGES := import tomlkit; print(*tomlkit.load(open("pyproject.toml"))["project"]["optional-dependencies"]["images"])

@@ -17,8 +17,9 @@ START = "docs/start-without-kubernetes.md"
 #: The pages that are typed on one machine, in the order in which a reader comes to them.
 PAGES = (
     "README.md", START, "docs/start-kubernetes-packages.md", "docs/runtimes.md",
-    "docs/requests.md", "docs/commands.md", "docs/configuration.md", "docs/dialects.md", "docs/kubernetes.md",
-    "docs/coexistence.md", "docs/card-health.md", "docs/cgroups.md", "docs/troubleshooting.md", "docs/packages.md",
+    "docs/requests.md", "docs/sizing.md", "docs/commands.md", "docs/configuration.md", "docs/dialects.md",
+    "docs/kubernetes.md", "docs/coexistence.md", "docs/card-health.md", "docs/cgroups.md", "docs/troubleshooting.md",
+    "docs/packages.md",
 )  # fmt: skip
 #: (page, the beginning of a block) -> why no test types the block on that machine.
 NOT_TYPED = {
@@ -31,6 +32,7 @@ NOT_TYPED = {
         "vgpuctl status\nvgpuctl set",
     ): "needs that pod: test_plugin_cluster types it",
     ("docs/chart.md", ""): "needs a cluster: test_chart_cluster types the page in one",
+    ("docs/removal.md", ""): "needs a cluster: test_chart_cluster types the page in one",
     ("docs/kubernetes.md", "curl"): "needs systemd: test_plugin_unit types it there",
     ("docs/kubernetes.md", "kubectl apply"): "needs a cluster; test_chart builds the folder by kubectl",
     ("docs/cgroups.md", "systemctl show"): "needs a container below systemd: test_cgroup_matrix types it there",

@@ -42,6 +42,16 @@ sed -i "s|\"vgpu.io/memory\"|\"${request%%=*}\": \"${request#*=}\", &|" "$bundle
 say share
 share
 
+# A stand-in says what would have been loaded into a policy: test_selinux loads it into one.
+mkdir -p "$root/etc/selinux"
+touch "$root/etc/selinux/config"
+cat >"$root/usr/sbin/semodule" <<'SH'
+#!/bin/sh
+echo "$* $(ls /usr/share/selinux/packages)" >>/semodule
+[ "$1" != -lfull ] || echo '200 vgpu cil'
+SH
+printf '#!/bin/sh\n' >"$root/usr/sbin/restorecon"
+chmod 755 "$root/usr/sbin/semodule" "$root/usr/sbin/restorecon"
 say upgrade
 packages -U "$this"/vgpu-*.rpm
 packages -q vgpu vgpu-device-plugin
@@ -74,6 +84,8 @@ mkdir -p "$root/etc/containers/oci/hooks.d"
 cp "$root/usr/share/vgpu/hooks.d/vgpu.json" "$root/etc/containers/oci/hooks.d/"
 say erase
 packages -e vgpu-device-plugin vgpu
+say selinux
+sort -u "$root/semodule"
 say left
 for tree in etc usr var; do
 	find "$root/$tree" -xdev -name '*vgpu*' ! -path '*/oci/hooks.d/*' ! -path '*/var/cache/*' -printf "$tree/%P\n"

@@ -100,7 +100,7 @@ def test_the_api_server_takes_every_object_and_drops_no_field(cluster: real_clus
 
 def test_the_page_installs_changes_and_removes_without_a_trace(cluster: real_cluster.Cluster) -> None:
     before = everything(cluster)
-    install, remove = (block.text for block in docs_commands.blocks("docs/chart.md"))
+    install, remove = (block.text for page in ("chart", "removal") for block in docs_commands.blocks(f"docs/{page}.md"))
     typed(cluster, install)
     assert f"{NAMESPACE}/DaemonSet/vgpu-node" in everything(cluster)
     change = f"helm upgrade vgpu packaging/kubernetes/chart --namespace {NAMESPACE} --reset-then-reuse-values"

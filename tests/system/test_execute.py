@@ -17,8 +17,18 @@ from vgpu.config.errors import VgpuError
 from vgpu.hook.inject import execute, mounts
 from vgpu.hook.inject.execute import Execution
 from vgpu.hook.inject.mounts import Entry, Handle, Mounts
-from vgpu.hook.inject.operations import Bind, BindDirectory, Inside, Operation, ReplaceFile, Symlink, Tmpfs
+from vgpu.hook.inject.operations import (
+    Bind,
+    BindDirectory,
+    Inside,
+    Operation,
+    OverlayFile,
+    ReplaceFile,
+    Symlink,
+    Tmpfs,
+)
 from vgpu.hook.linux import syscalls
+from vgpu.hook.linux.selinux import Labels
 
 pytestmark = pytest.mark.root
 
@@ -193,6 +203,50 @@ def test_all_operations_are_kept_or_undone_as_a_whole(container: Container, way:
     assert container.mounts() == mounts_before
     container.execution(*operations).keep()
     assert (inside / "lib/place").read_text() == "host"
+
+
+def test_each_mount_of_vgpu_has_its_label(
+    container: Container, way: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As the kernel gets it: without SELinux it refuses the option, so the test takes it out."""
+    label = "user:role:%s:s0:c1,c2"
+    set_string, mount = syscalls.fsconfig_set_string, syscalls.mount
+
+    def note(kind: str, text: str) -> None:
+        with (tmp_path / "labels").open("a") as stream:
+            stream.write(f"{kind} {text}\n")
+
+    def fsconfig_set_string(fd: int, key: str, value: str) -> None:
+        if key == mounts.CONTEXT:
+            note("fsconfig", f"{key}={value}")
+        else:
+            set_string(fd, key, value)
+
+    def old_mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+        rest, comma, given = data.partition(f",{mounts.CONTEXT}=")
+        if comma:
+            assert given == f'"{given[1:-1]}"', "commas are in quotes"
+            note(kind, f"{mounts.CONTEXT}={given[1:-1]}")
+        mount(source, target, kind, flags, rest)
+
+    monkeypatch.setattr(syscalls, "fsconfig_set_string", fsconfig_set_string)
+    monkeypatch.setattr(syscalls, "mount", old_mount)
+    (container.host / "lib").mkdir()
+    (container.host / "lib/library").write_text("host")
+    operations = (
+        Tmpfs("/read", (), 4096, mounts.READ_ONLY_FILE),
+        Tmpfs("/write", (), 4096, mounts.DATA),
+        OverlayFile(str(container.host / "lib/library"), "/library"),
+    )
+    labels = Labels(label % "writable", label % "read_only")
+    root = execute.open_rootfs(container.pid, str(container.tree))
+    made = Execution(operations, root, str(container.host / "staging"), labels)
+    made.begin(container.pid)
+    made.finish()
+    assert made.undo() == ""
+    found = sorted(line.split(" ", 1)[1] for line in (tmp_path / "labels").read_text().splitlines())
+    read, write = (f"{mounts.CONTEXT}={one}" for one in (labels.read_only, labels.writable))
+    assert found == [read, read, write]
 
 
 def test_a_failing_last_operation_undoes_all_others(container: Container, way: None) -> None:

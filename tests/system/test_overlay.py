@@ -20,6 +20,7 @@ from vgpu.hook.inject.operations import Operation, OverlayFile
 from vgpu.hook.inject.overlay import OverNewMounts, Sources
 from vgpu.hook.linux import mountinfo
 from vgpu.hook.linux.rootfs import Rootfs
+from vgpu.hook.linux.selinux import Labels
 
 pytestmark = pytest.mark.root
 
@@ -29,8 +30,8 @@ class AttachedFirst(OverNewMounts):
 
     __slots__ = ()
 
-    def __init__(self, sources: Sources) -> None:
-        super().__init__(sources)
+    def __init__(self, sources: Sources, labels: Labels) -> None:
+        super().__init__(sources, labels)
         self._attached = True
 
 

@@ -50,6 +50,9 @@ def test_the_contents_are_those_of_the_deb_packages(debs: list[Path], rpms: list
             "/usr/lib/systemd/system-preset/80-vgpu.preset",
             "/usr/lib/vgpu/hook.bytecode",
             "/usr/lib/vgpu/python3",
+            "/usr/share/selinux",
+            "/usr/share/selinux/packages",
+            "/usr/share/selinux/packages/vgpu.cil",
         }
 
 
@@ -113,6 +116,11 @@ def check(parts: dict[str, str]) -> None:
     check_upgrade(parts)
     assert "/etc/containers/oci/hooks.d/vgpu.json" in parts["erase"]
     assert "config.yaml saved as /etc/vgpu/config.yaml.rpmsave" in parts["erase"]
+    assert parts["selinux"].splitlines() == [
+        "-X 200 -i /usr/share/selinux/packages/vgpu.cil vgpu.cil",
+        "-X 200 -r vgpu ",
+        "-lfull ",
+    ], "loaded while the file is there, removed when it is gone; a root without semodule was installed in before"
     assert parts["left"].split()[:3] == ["etc/vgpu", "var/lib/vgpu", "config.json"]
     assert set(parts["left"].split()[3:]) >= {"config.yaml.rpmsave", "config.yaml.rpmnew", "standalone.key"}
 

@@ -36,6 +36,7 @@ from vgpu.hook.request.resolve_grants import WantedGrants
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from vgpu.hook.devices.allow import AllowDevices
+    from vgpu.hook.linux.selinux import Labels
 
 
 class Node:
@@ -177,7 +178,8 @@ class Hook:
         try:
             planned = self._plan(container, root, allocation, node)
             self.run.step = "mount"
-            self.execution = Execution(planned.operations, root, paths.staging(self.run.run_dir))
+            labels = _labels(container.config)
+            self.execution = Execution(planned.operations, root, paths.staging(self.run.run_dir), labels)
         except BaseException:
             root.close()
             raise
@@ -231,6 +233,16 @@ class Hook:
             *_too_small(allocation),
             *planned.notes,
         ]
+
+
+def _labels(config: dict[str, object]) -> Labels | None:
+    """Those of the mounts, for a container that a runtime starts under SELinux."""
+    linux = config.get("linux")
+    if not (isinstance(linux, dict) and linux.get("mountLabel")):
+        return None
+    from vgpu.hook.linux import selinux  # noqa: PLC0415
+
+    return selinux.labels(config)
 
 
 def _access(container: Container, pid: int, planned: Plan, settings: Settings) -> AllowDevices:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 
-from vgpu.hook.inject.mounts import DATA, Entry, Handle, Mounts, by_fd, fill, incomplete, limits_of
+from vgpu.hook.inject.mounts import CONTEXT, DATA, Entry, Handle, Mounts, by_fd, fill, incomplete, label, limits_of
 from vgpu.hook.inject.overlay import (
     ATTRIBUTES,
     OVERLAY,
@@ -32,6 +32,10 @@ from vgpu.hook.linux import syscalls
 from vgpu.hook.linux.cgroup import unescape
 from vgpu.hook.linux.mountinfo import MountTable
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from vgpu.hook.linux.selinux import Labels
+
 _REMOUNT = syscalls.MS_REMOUNT | syscalls.MS_BIND
 
 
@@ -48,7 +52,8 @@ class ClassicMounts(Mounts):
 
     def stage(self, handle: Handle, place: int) -> None:
         if handle.fd < 0:
-            options = ",".join(f"{key}={value}" for key, value in limits_of(handle.entries, handle.size))
+            pairs = (*limits_of(handle.entries, handle.size), *label(self.labels, handle.attributes))
+            options = ",".join(f'{key}="{value}"' if key == CONTEXT else f"{key}={value}" for key, value in pairs)
             syscalls.mount("vgpu", by_fd(place), "tmpfs", _flags(handle.attributes) & ~syscalls.MS_RDONLY, options)
         else:
             _bind_again(handle, place)
@@ -63,7 +68,8 @@ class OverClassicMounts(ClassicMounts):
 
     __slots__ = ("_layered", "_overlays", "_sources", "notes")
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, labels: Labels | None = None) -> None:
+        super().__init__(labels)
         self.notes: list[str] = []
         self._sources = sources
         self._layered: dict[int, Source] = {}  # by the handle's fd
@@ -90,7 +96,8 @@ class OverClassicMounts(ClassicMounts):
                 here.append((path, _opened_again(path, fd)))
             syscalls.mount("", STAGE_MOUNT, "", syscalls.MS_PRIVATE, "")
             flags = ATTRIBUTES  # MOUNT_ATTR_* and MS_* have the same values for these
-            syscalls.mount(source_of(here), STAGE, OVERLAY, flags, f"lowerdir={data_of(here)}")
+            given = "".join(f',{key}="{value}"' for key, value in label(self.labels, ATTRIBUTES))
+            syscalls.mount(source_of(here), STAGE, OVERLAY, flags, f"lowerdir={data_of(here)}{given}")
         finally:
             for _, fd in here:
                 os.close(fd)

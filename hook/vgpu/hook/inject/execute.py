@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from vgpu.hook.inject.classic_mounts import Staging
     from vgpu.hook.inject.overlay import Sources
+    from vgpu.hook.linux.selinux import Labels
 
 MAX_REPORT = 4096
 ATTEMPTS = 3
@@ -70,7 +71,7 @@ def _mapped(path: str) -> int:
     raise VgpuError(path, expected="a mapping of 0", found="none", do="map the container's root")
 
 
-def way_of_mounting() -> Callable[[Sources], Mounts]:
+def way_of_mounting() -> Callable[[Sources, Labels | None], Mounts]:
     """The way that this kernel, under this seccomp filter, allows."""
     if mounts.has_new_calls():
         return OverNewMounts
@@ -83,6 +84,7 @@ class Execution:
     """The execution of `operations` in a container's mount namespace, until `keep` or `undo`, which close `root`.
 
     `staging` is a directory of the host for mounts that are incomplete (mounts.Staging); it is made when it is needed.
+    `labels` are those of the mounts, where SELinux runs.
     `notes` are lines for the log after `finish`.
     `begin` does not wait for the child, `finish` does: the caller may do other work between them.
     """
@@ -95,16 +97,20 @@ class Execution:
         "_report",
         "_step",
         "_way",
+        "labels",
         "notes",
         "operations",
         "root",
         "staging",
     )
 
-    def __init__(self, operations: tuple[Operation, ...], root: Rootfs, staging: str) -> None:
+    def __init__(
+        self, operations: tuple[Operation, ...], root: Rootfs, staging: str, labels: Labels | None = None
+    ) -> None:
         self.operations = operations
         self.root = root
         self.staging = staging
+        self.labels = labels
         self._way = way_of_mounting()
         self._namespace = self._report = self._answer = self._journal = -1
         self._child = 0
@@ -242,7 +248,7 @@ class Execution:
     def _opened(self) -> tuple[list[Handle | None], Mounts]:
         """Everything of the host that the operations need, before the child enters the namespace."""
         layered = [operation.source for operation in self.operations if isinstance(operation, OverlayFile)]
-        over = overlay.over(self._way, layered, self.staging)
+        over = overlay.over(self._way, layered, self.staging, self.labels)
         handles: list[Handle | None] = []
         for operation in self.operations:
             try:

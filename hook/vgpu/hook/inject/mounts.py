@@ -15,10 +15,16 @@ import stat
 
 from vgpu.hook.linux import syscalls
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from vgpu.hook.linux.selinux import Labels
+
 READ_ONLY_FILE = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
 DEVICE = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NOEXEC
 DATA = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
 READ_ONLY_DATA = DATA | syscalls.MOUNT_ATTR_RDONLY
+
+CONTEXT = "context"  #: the mount option of SELinux
 
 _MISSING = (errno.ENOSYS, errno.EPERM)  # EPERM: the answer of older seccomp profiles to an unknown call
 
@@ -83,8 +89,11 @@ class Mounts:
     where there is an overlay of it; `notes` says where there is none. `close` closes what was opened on the host.
     """
 
-    __slots__ = ()
+    __slots__ = ("labels",)
     notes: list[str]
+
+    def __init__(self, labels: Labels | None = None) -> None:
+        self.labels = labels
 
     def bind(self, source: str, attributes: int) -> Handle:
         raise NotImplementedError
@@ -130,7 +139,7 @@ class NewMounts(Mounts):
         """A detached tmpfs of at most `size` bytes with `entries`."""
         context = syscalls.fsopen("tmpfs")
         try:
-            for key, value in (("source", "vgpu"), *limits_of(entries, size)):
+            for key, value in (("source", "vgpu"), *limits_of(entries, size), *label(self.labels, attributes)):
                 syscalls.fsconfig_set_string(context, key, value)
             syscalls.fsconfig_create(context)
             fd = syscalls.fsmount(context, attributes & ~syscalls.MOUNT_ATTR_RDONLY)
@@ -156,6 +165,14 @@ class NewMounts(Mounts):
 def limits_of(entries: tuple[Entry, ...], size: int) -> tuple[tuple[str, str], ...]:
     """Limits that leave room for the entries only: a tenant's files could leave a mapped file without pages."""
     return ("size", str(size)), ("nr_inodes", str(len(entries) + 1)), ("mode", "0755")
+
+
+def label(labels: Labels | None, attributes: int) -> tuple[tuple[str, str], ...]:
+    """The option that gives a mount its label. mount(2) wants the value in quotes, because it may have commas."""
+    if labels is None:
+        return ()
+    chosen = labels.read_only if attributes & syscalls.MOUNT_ATTR_RDONLY else labels.writable
+    return ((CONTEXT, chosen),) if chosen else ()
 
 
 def detach(target: int) -> None:

@@ -222,7 +222,8 @@ class OverNewMounts(NewMounts):
 
     __slots__ = ("_attached", "_overlays", "_pending", "_sources", "notes")
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, labels: Labels | None = None) -> None:
+        super().__init__(labels)
         self.notes: list[str] = []
         self._sources = sources
         self._overlays: list[Overlay] = []
@@ -239,8 +240,9 @@ class OverNewMounts(NewMounts):
     def _mount(self, overlay: Overlay) -> None:
         context = syscalls.fsopen(OVERLAY)
         try:
-            syscalls.fsconfig_set_string(context, "source", source_of(overlay.layers))
-            syscalls.fsconfig_set_string(context, "lowerdir", data_of(overlay.layers))
+            pairs = (("source", source_of(overlay.layers)), ("lowerdir", data_of(overlay.layers)))
+            for key, value in (*pairs, *mounts.label(self.labels, ATTRIBUTES)):
+                syscalls.fsconfig_set_string(context, key, value)
             syscalls.fsconfig_create(context)
             overlay.fd = syscalls.fsmount(context, ATTRIBUTES)
         finally:
@@ -363,11 +365,13 @@ def _refused(directories: list[str], error: OSError) -> str:
     return f"no overlay of {', '.join(directories)} ({cause}): {LEASES}"
 
 
-def over(way: Callable[[Sources], Mounts], paths: Iterable[str], spare: str) -> Mounts:
+def over(
+    way: Callable[[Sources, Labels | None], Mounts], paths: Iterable[str], spare: str, labels: Labels | None
+) -> Mounts:
     """The `way` of mounting, with an overlay of the directories that hold `paths`. The caller closes it."""
     sources = Sources(paths, spare)
     try:
-        return way(sources)
+        return way(sources, labels)
     except BaseException:
         sources.close()
         raise

@@ -18,7 +18,18 @@ from vgpu.config import settings
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.output import output_option, print_json, print_table, print_text, wide_option
-from vgpu.node.doctor import card_health, causes, cdi_devices, coexistence, host, image, node, repairs, runtimes
+from vgpu.node.doctor import (
+    card_health,
+    causes,
+    cdi_devices,
+    coexistence,
+    host,
+    image,
+    node,
+    repairs,
+    runtimes,
+    selinux,
+)
 from vgpu.node.doctor.findings import FAILURE, OK, Check, CheckContext, Finding, examine
 from vgpu.node.doctor.repairs import Repair
 from vgpu.node.service import installation, privilege
@@ -34,6 +45,7 @@ CHECKS: dict[str, Check] = {
     "kernel": host.kernel,
     "leases": host.leases,
     "cgroups": host.cgroups,
+    selinux.NAME: selinux.selinux,
     "python": node.python,
     "hook": node.hook,
     "byte code": node.byte_code,
