@@ -5,16 +5,20 @@ Signals and forks are real, and time is virtual. Forged locks are in test_time_s
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import random
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
 
 import attack_records
+import bundles
 import pytest
+from checkout import CHECKOUT
 from sharing_containers import MS, Container, Locks, Node, card_offset, is_stopped, patience
 from vcuda_boxes import SOURCES, compile_c
 from virtual_director import wait_for
@@ -26,6 +30,8 @@ SEED = int(os.environ.get("VGPU_SEED", "1"))
 STOPS = "SIGSTOP of a container's own processes at random moments, with SIGCONT later or never"
 STOPS_HELD = "the neighbour goes on within two periods and 100 ms; the shares are as before afterwards"
 WHOLE_FILE = 1 << 62
+TENANT = CHECKOUT / "tests/data/attacks/tenant.c"
+FLOOD_LINE = "very many threads that wait there"
 
 
 def assert_shares(node: Node, wanted: dict[Container, int], card: int = 0) -> None:
@@ -321,6 +327,48 @@ def test_locks_that_take_long(real_node: Node, tmp_path: Path) -> None:
     assert not usage.locks_are_slow((other.box.path / "usage/usage").read_bytes())
     lines = flooded.log.splitlines()
     assert len(lines) == 1 and "takes more than 10 us" in lines[0], lines
+
+
+@contextlib.contextmanager
+def waiters(presence: Path, directory: Path, count: int) -> Iterator[Callable[[], int]]:
+    """So many threads of a third container wait on the presence file. Yields how often they have been woken since."""
+    program = bundles.static_program(TENANT, directory)
+    with subprocess.Popen([program, "waiters", str(count), presence], stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline() == b"ready\n"
+
+        def states() -> list[tuple[str, int]]:
+            texts = [(task / "status").read_text() for task in Path(f"/proc/{process.pid}/task").iterdir()]
+            fields = [dict(line.split(":", 1) for line in text.splitlines()) for text in texts]
+            return [(task["State"].split()[0], int(task["voluntary_ctxt_switches"])) for task in fields]
+
+        wait_for(lambda: all(state == "S" for state, _ in states()))
+        before = sum(switches for _, switches in states())
+        yield lambda: sum(switches for _, switches in states()) - before
+        process.kill()
+
+
+def test_very_many_threads_that_wait_for_the_card(real_node: Node, tmp_path: Path) -> None:
+    """Containers that leave the card wake a few of them once, and from then on nobody for a minute."""
+    containers = real_node.share_out(40, 40)
+    with waiters(containers[0].presence_file(), tmp_path, 1000) as woken:
+        for container in containers:
+            container.flood()
+        wait_for(lambda: all(FLOOD_LINE in container.log for container in containers))
+        wait_for(lambda: all(container.busy() > 200 * MS for container in containers))
+        assert woken() < 1000  # a single wake-up of all would be as many
+
+
+def test_wake_ups_that_take_long(real_node: Node, tmp_path: Path) -> None:
+    """Threads with bits of nobody are never woken, but the kernel goes over them."""
+    flooded, other = real_node.share_out(40, 40)
+    shim = tmp_path / "refuse_waits.so"
+    compile_c(shim, SOURCES / "refuse_waits.c", "-shared", "-fPIC", "-ldl")
+    flooded.box.environment.update(LD_PRELOAD=str(shim), WAKES_TAKE_LONG="1")
+    flooded.flood()
+    other.flood()
+    wait_for(lambda: FLOOD_LINE in flooded.log)
+    wait_for(lambda: flooded.busy() > 100 * MS and other.busy() > 100 * MS)
+    assert FLOOD_LINE not in other.log
 
 
 @pytest.mark.parametrize("all_waits", [False, True], ids=["waits for others", "all waits"])
