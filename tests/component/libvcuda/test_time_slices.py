@@ -48,6 +48,12 @@ def both_working(one: Container, other: Container) -> float:
     return sum(seen) / len(seen)
 
 
+def lock_shim(directory: Path) -> Path:
+    shim = directory / "refuse_locks.so"
+    compile_c(shim, SOURCES / "refuse_locks.c", "-shared", "-fPIC", "-ldl")
+    return shim
+
+
 # ---- stopped and killed ----
 
 
@@ -87,26 +93,32 @@ def test_a_container_that_is_stopped_while_queued(node: Node) -> None:
 
 SHAPES: dict[str, list[dict[str, object]]] = {
     "one process": [{}], "three processes": [{}, {"kernel": "fixed:200000"}, {"wait": 1}],
-    "graphs": [{"graph": 8, "kernel": "fixed:500000"}],
+    "graphs": [{"graph": 8, "kernel": "fixed:500000"}], "in its lock calls": [{}],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_container_whose_processes_stop_at_random_moments(
-    node: Node, pytestconfig: pytest.Config, shape: str
+    node: Node, tmp_path: Path, pytestconfig: pytest.Config, shape: str
 ) -> None:
     """Its neighbour goes on each time within the documented time. Those that go on again, and others after those that
     never do, have their share; no time stays lost.
     """
     chance = random.Random(SEED)
     stopping, other = node.share_out(50, 50)
+    in_locks = shape == "in its lock calls"
+    if in_locks:
+        stopping.box.environment.update(LD_PRELOAD=str(lock_shim(tmp_path)), STOP_AT_LOCKS=str(SEED))
     processes = [stopping.flood(**options) for options in SHAPES[shape]]
+    stopping.box.environment.pop("LD_PRELOAD", None)
     other.flood()
     node.director.run(SETTLE)
     count = 100 if pytestconfig.getoption("--long") else 4
     for number in range(count):
         print(f"VGPU_SEED={SEED}: stop {number}, {shape}")
         node.director.run(chance.randrange(1, 100 * MS))
+        if in_locks:
+            node.director.until(lambda: is_stopped(processes[0].pid), step=MS // 5)
         chosen = [*processes] if chance.random() < 0.5 else [chance.choice(processes)]
         for process in chosen:
             process.send_signal(signal.SIGSTOP)
@@ -114,7 +126,7 @@ def test_a_container_whose_processes_stop_at_random_moments(
         assert other.time_to_progress() < patience((50, 50)), "the neighbour waits for one that is stopped"
         node.director.run(chance.randrange(1, 300 * MS))
         for process in chosen:
-            if chance.random() < 0.2:
+            if chance.random() < 0.2 and not in_locks:
                 process.kill()
                 process.wait()
                 processes[processes.index(process)] = stopping.flood()
@@ -295,9 +307,7 @@ def test_two_containers_on_two_cards_crosswise(node: Node) -> None:
 def test_a_sandbox_that_refuses_locks(node: Node, tmp_path: Path) -> None:
     """The container says so. Its own account holds it to its share, though it sees nobody."""
     refused, other = node.share_out(40, 40)
-    shim = tmp_path / "refuse_locks.so"
-    compile_c(shim, SOURCES / "refuse_locks.c", "-shared", "-fPIC", "-ldl")
-    refused.box.environment["LD_PRELOAD"] = str(shim)
+    refused.box.environment["LD_PRELOAD"] = str(lock_shim(tmp_path))
     refused.flood()
     node.director.until(lambda: refused.busy() > 3 * MS)
     assert_shares(node, {refused: 40})
@@ -315,9 +325,7 @@ def test_a_sandbox_that_refuses_locks(node: Node, tmp_path: Path) -> None:
 def test_locks_that_take_long(real_node: Node, tmp_path: Path) -> None:
     """The container says so, and leaves the file with all its locks for a minute. Another one goes on taking turns."""
     flooded, other = real_node.share_out(40, 40)
-    shim = tmp_path / "refuse_locks.so"
-    compile_c(shim, SOURCES / "refuse_locks.c", "-shared", "-fPIC", "-ldl")
-    flooded.box.environment.update(LD_PRELOAD=str(shim), LOCKS_TAKE_LONG="1")
+    flooded.box.environment.update(LD_PRELOAD=str(lock_shim(tmp_path)), LOCKS_TAKE_LONG="1")
     process = flooded.flood()
     other.flood()
     wait_for(lambda: flooded.busy() > 3 * MS)
