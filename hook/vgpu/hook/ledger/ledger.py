@@ -46,6 +46,9 @@ RETRY = 0.2  #: seconds between two attempts of such a start
 PAUSE = 0.01  #: between two looks whether a pod without a process has ended
 
 
+Known = list[tuple[Claim, bool]]  #: all claims, and whether the container lives
+
+
 class Start:
     """A container that starts: its id, its init (pid and start time), its bundle, and its identity in Kubernetes.
 
@@ -166,12 +169,13 @@ class Ledger:
         container_directory.clear(self.run_dir, self.state_dir)
         if self._holds_already(start):
             return None
+        known = self._known()  # once: others wait for the lock, and there may be hundreds
         if isinstance(wanted, WantedGrants):
-            attempt.before = self._wanted_grants(start, wanted)
+            attempt.before = self._wanted_grants(start, wanted, known)
         resolved = self._resolved(wanted, attempt.before)
-        allocation = self._placed(start, resolved)
+        allocation = self._placed(start, resolved, known)
         try:
-            self._record(start, allocation, resolved.grants, wanted.wishes.priority)
+            self._record(start, allocation, resolved.grants, wanted.wishes.priority, _shares(known))
         except BaseException:
             self._withdraw(start)
             raise
@@ -249,10 +253,11 @@ class Ledger:
         with Lock(self.run_dir, wait=False):
             container_directory.clear(self.run_dir, self.state_dir)
 
-    def reschedule(self, uuids: Iterable[str]) -> None:
-        """Divide the time of these cards again among their shares. The caller holds the lock. It never fails."""
+    def reschedule(self, uuids: Iterable[str], shares: list[Claim] | None = None) -> None:
+        """Divide the time of these cards again among their `shares`, which it reads if the caller has not. The caller
+        holds the lock. It never fails."""
         try:
-            self.notes += core_schedules.rewrite(self.run_dir, self.shares(), uuids)
+            self.notes += core_schedules.rewrite(self.run_dir, self.shares() if shares is None else shares, uuids)
         except VgpuError as error:
             self.notes.append(f"the core schedules are unchanged: {error}")
 
@@ -260,9 +265,10 @@ class Ledger:
         """The allocation that `claim` would make now. Cards that `container` already holds count as free."""
         start = Start(container, 0, 0, "", holder, "", 0.0)
         with Lock(self.run_dir):
-            mine = self._wanted_grants(start, wanted) if isinstance(wanted, WantedGrants) else []
-            allocation = self._placed(start, self._resolved(wanted, mine))
-            self._choose_presence(allocation, self.shares())
+            known = self._known()
+            mine = self._wanted_grants(start, wanted, known) if isinstance(wanted, WantedGrants) else []
+            allocation = self._placed(start, self._resolved(wanted, mine), known)
+            self._choose_presence(allocation, _shares(known))
             return allocation
 
     # Reading
@@ -291,7 +297,10 @@ class Ledger:
 
     def shares(self) -> list[Claim]:
         """The claims of living containers that share their cards."""
-        return [claim for claim in self.claims() if not claim.exclusive and self.lives(claim)]
+        return _shares(self._known())
+
+    def _known(self) -> Known:
+        return [(claim, self.lives(claim)) for claim in self.claims()]
 
     def lives(self, claim: Claim) -> bool:
         """Whether the claim's container lives. A salvaged claim has no pid, and counts until somebody deletes it."""
@@ -306,26 +315,26 @@ class Ledger:
 
         The grants with the ids `own` and the claim of `container` are left out, because the caller decides about them.
         """
-        return self._committed(own, container, None)[0].cards
+        return self._committed(self._known(), own, container, None)[0].cards
 
     def _committed(
-        self, own: tuple[str, ...], container: str, holder: Holder | None, without: Collection[str] = ()
+        self, known: Known, own: tuple[str, ...], container: str, holder: Holder | None, without: Collection[str] = ()
     ) -> tuple[Totals, OpenGrants]:
         """The commitments, and the placed grants among them. The pods with the uids `without` count as gone."""
         totals = Totals()
         claimed: set[str] = set()
-        for claim in self.claims():
+        for claim, lives in known:
             if claim.container == container or set(own).intersection(claim.grants):
                 continue
-            if self.lives(claim):
+            if lives:
                 claimed.update(claim.grants)
                 totals.add_claim(claim)
             elif not claim.ready:
                 self._attempt.abandoned.append(claim.container)
-        known, damaged = grants.read_all(self.state_dir)
-        self._attempt.newest = max((grant.created for grant in known), default=0.0)
+        all_grants, damaged = grants.read_all(self.state_dir)
+        self._attempt.newest = max((grant.created for grant in all_grants), default=0.0)
         cgroups = PodCgroups(self.boot_id, self.proc)
-        open_ones = OpenGrants(known, claimed, own, holder, cgroups, without)
+        open_ones = OpenGrants(all_grants, claimed, own, holder, cgroups, without)
         for note in (*damaged, *open_ones.add_to(totals)):
             self._note(note)
         for uuid, users in self.foreign().items():
@@ -393,13 +402,13 @@ class Ledger:
         container_directory.remove(self.run_dir, start.container)
         return False
 
-    def _wanted_grants(self, start: Start, wanted: WantedGrants) -> list[Grant]:
+    def _wanted_grants(self, start: Start, wanted: WantedGrants, known: Known) -> list[Grant]:
         """The grants with the wanted ids. Each exists, is of its resource, and belongs to no other container."""
         assert start.holder is not None
         mine = [self._grant(resource, grant_id, start.holder) for resource, grant_id in wanted.ids.items()]
         ids = {grant.id for grant in mine}
-        for claim in self.claims():
-            if claim.container != start.container and ids.intersection(claim.grants) and self.lives(claim):
+        for claim, lives in known:
+            if claim.container != start.container and ids.intersection(claim.grants) and lives:
                 found = f"container {claim.container}, which still lives"
                 raise VgpuError("grants", expected="no other container of this name in the pod", found=found)
         return mine
@@ -428,10 +437,10 @@ class Ledger:
             self._note(note)
         return resolved
 
-    def _placed(self, start: Start, resolved: ResolvedGrants) -> Allocation:
+    def _placed(self, start: Start, resolved: ResolvedGrants, known: Known) -> Allocation:
         request, mine = resolved.request, resolved.grants
         own = tuple(grant.id for grant in mine)
-        totals, open_ones = self._committed(own, start.container, start.holder)
+        totals, open_ones = self._committed(known, own, start.container, start.holder)
         before = mine[0].cards if mine and all(grant.cards == mine[0].cards for grant in mine) else []
         if before:
             try:
@@ -443,7 +452,8 @@ class Ledger:
         except NoFit:
             self._attempt.may_get_room = bool(mine) and self._has_room(request, Totals())
             if open_ones.leaving:
-                self._attempt.ending = self._what_ends(request, own, start, open_ones)
+                totals, _ = self._committed(known, own, start.container, start.holder, open_ones.leaving)
+                self._attempt.ending = self._what_ends(request, totals, open_ones)
             raise
 
     def _has_room(self, request: Request, totals: Totals) -> bool:
@@ -453,9 +463,9 @@ class Ledger:
             return False
         return True
 
-    def _what_ends(self, request: Request, own: tuple[str, ...], start: Start, open_ones: OpenGrants) -> list[str]:
-        """The records and cgroups of pods without a process, if the request has room when they are gone; else []."""
-        totals, _ = self._committed(own, start.container, start.holder, open_ones.leaving)
+    def _what_ends(self, request: Request, totals: Totals, open_ones: OpenGrants) -> list[str]:
+        """The records and cgroups of pods without a process, if the request has room beside `totals`, which are those
+        without these pods; else []."""
         if not self._has_room(request, totals):
             return []
         cgroups = PodCgroups(self.boot_id, self.proc)
@@ -469,7 +479,9 @@ class Ledger:
         cards = placement.place(request, self.cards, totals.cards, self.policy, by_kubelet)
         return from_request(request, cards, self.virtual_memory)
 
-    def _record(self, start: Start, allocation: Allocation, mine: list[Grant], priority: int) -> None:
+    def _record(
+        self, start: Start, allocation: Allocation, mine: list[Grant], priority: int, others: list[Claim]
+    ) -> None:
         data = limits.encode(start.container, allocation.limits)
         uuids = [card.uuid for card in allocation.cards]
         for grant in mine:
@@ -486,11 +498,12 @@ class Ledger:
             boot_id=self.boot_id, priority=priority,
         )  # fmt: skip
         if not allocation.exclusive:
-            self._share_time(claim, directory, allocation)
+            self._share_time(claim, directory, allocation, others)
         records.write(f"{directory}/{paths.CLAIM}", claim.record())
         container_directory.publish(self.run_dir, start.container)
         if not allocation.exclusive:
-            self.reschedule(card.uuid for card in allocation.limits)
+            shares = sorted([*others, claim], key=lambda share: share.container)
+            self.reschedule((card.uuid for card in allocation.limits), shares)
 
     def _write_grant(self, grant: Grant) -> None:
         grants.write(self.state_dir, grant, paths.ledger_temporary(paths.grants(self.state_dir)))
@@ -499,9 +512,8 @@ class Ledger:
         if not allocation.exclusive:
             allocation.presence = presence.choose(self.run_dir, (card.uuid for card in allocation.cards), others)
 
-    def _share_time(self, claim: Claim, directory: str, allocation: Allocation) -> None:
+    def _share_time(self, claim: Claim, directory: str, allocation: Allocation, others: list[Claim]) -> None:
         """Give a container that starts with a share its cards' presence files and its core schedules."""
-        others = self.shares()
         self._choose_presence(allocation, others)
         shared = {card.uuid for other in others for card in other.cards}
         for uuid, path in allocation.presence.items():
@@ -544,3 +556,7 @@ class Ledger:
         container_directory.remove(self.run_dir, container)
         if any(not claim.exclusive for claim in held):
             self.reschedule(card.uuid for claim in held for card in claim.cards)
+
+
+def _shares(known: Known) -> list[Claim]:
+    return [claim for claim, lives in known if lives and not claim.exclusive]
