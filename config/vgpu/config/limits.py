@@ -21,6 +21,8 @@ PRIVATE_DIR = "/usr/local/vgpu"  #: in the container; no image uses it
 LIMITS_PATH = PRIVATE_DIR + "/limits"
 USAGE_DIR = PRIVATE_DIR + "/usage"
 REAL_DIR = PRIVATE_DIR + "/driver"
+NVIDIA_DIR = "/usr/local/nvidia"  #: images for gpu-manager, and CUDA's own, have it in PATH and LD_LIBRARY_PATH
+LIMITED = ("libcuda", "libnvidia-ml")  #: the libraries that libvcuda replaces, up to `.so`
 
 MAGIC = 0x55504756
 VERSION = 1
