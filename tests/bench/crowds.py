@@ -34,7 +34,7 @@ from cores_scenario import MS, SECOND, Load, Outcome, Scenario, Tenant
 from cores_workers import Workers
 from daemons import Daemon
 from fake_apiserver import FakeApiServer
-from results import BenchError, Result
+from results import BenchError, Result, table
 
 from vgpu.config import inventory, pods, rounds
 from vgpu.config import paths as node_paths
@@ -303,6 +303,7 @@ def measure() -> list[Result]:
     with Workers(1) as workers:
         for name in names:
             began = time.monotonic()
-            results += measure_card(workers, name, runs, seconds) if name in CARD_ROWS else measure_node(name, runs)
-            print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
+            found = measure_card(workers, name, runs, seconds) if name in CARD_ROWS else measure_node(name, runs)
+            print(f"{table(found)}\nin {time.monotonic() - began:.0f} s", flush=True)
+            results += found
     return results
