@@ -66,13 +66,13 @@ static struct card {
 	uint32_t is_usable;
 	uint32_t is_slow; /* it is not used for a while */
 	unsigned int calls, timed, slow; /* lock calls; how many of late were timed, and took long */
-	unsigned int slow_waits; /* by how many more waits and wake-ups of late took long than did not */
-	uint64_t unwoken_until;  /* until then this process wakes nobody on the card, and waits for no wake-up */
+	unsigned int slow_waits, slow_wakes; /* by how many more waits, and wake-ups, took long of late than did not */
+	uint64_t unwoken_until; /* until then this process wakes nobody on the card, and waits for no wake-up */
 } cards[VGPU_LIMITS_MAX_CARDS];
 
 static unsigned int card_count;
 static unsigned int awaited; /* the card on which this process waits for another one */
-static uint64_t own;   /* the container's byte on each card: the inode of its limits file, unique on the host */
+static uint64_t own; /* the container's byte on each card: the inode of its limits file, unique on the host */
 static uint64_t leased = UINT64_MAX; /* this process's lease, in the leases of each card; UINT64_MAX: none */
 static struct ignored works, places; /* locks of containers at work, and in the queue */
 static bool has_seen_range;
@@ -652,6 +652,7 @@ static bool is_unwoken(const struct card *card)
 static void note_waiters(struct card *card)
 {
 	__atomic_store_n(&card->slow_waits, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&card->slow_wakes, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&card->unwoken_until, clock_now() + SLOW_FOR, __ATOMIC_RELAXED);
 	log_once(LOG_WARNING,
 		 "futex FUTEX_WAKE_BITSET on %s: a container of this card has very many threads that wait there; for a "
@@ -659,12 +660,12 @@ static void note_waiters(struct card *card)
 		 card->path);
 }
 
-static void note_wait_time(struct card *card, uint64_t taken)
+static void note_wait_time(struct card *card, unsigned int *count, uint64_t taken)
 {
-	unsigned int slow = __atomic_load_n(&card->slow_waits, __ATOMIC_RELAXED);
+	unsigned int slow = __atomic_load_n(count, __ATOMIC_RELAXED);
 
 	slow = taken > SLOW_WAIT ? slow + 1 : slow - (slow > 0);
-	__atomic_store_n(&card->slow_waits, slow, __ATOMIC_RELAXED);
+	__atomic_store_n(count, slow, __ATOMIC_RELAXED);
 	if (slow >= MOST_SLOW_WAITS)
 		note_waiters(card);
 }
@@ -684,7 +685,7 @@ void presence_wait(uint64_t time, uint64_t until)
 	}
 	uint64_t began = clock_thread_time();
 	clock_wait_bits(card->word, *card->word, bit_of(byte_of(time)), until);
-	note_wait_time(card, clock_thread_time() - began);
+	note_wait_time(card, &card->slow_waits, clock_thread_time() - began);
 	if (clock_waits_are_refused())
 		note_refused_waits();
 }
@@ -696,7 +697,7 @@ static void wake(struct card *card, uint32_t bit)
 	if (clock_wake_bits(card->word, bit, MOST_WOKEN) == MOST_WOKEN)
 		note_waiters(card);
 	else
-		note_wait_time(card, clock_thread_time() - began);
+		note_wait_time(card, &card->slow_wakes, clock_thread_time() - began);
 }
 
 void presence_wake_next(void)

@@ -351,8 +351,10 @@ def waiters(presence: Path, directory: Path, count: int) -> Iterator[Callable[[]
 
         wait_for(lambda: all(state == "S" for state, _ in states()))
         before = sum(switches for _, switches in states())
-        yield lambda: sum(switches for _, switches in states()) - before
-        process.kill()
+        try:
+            yield lambda: sum(switches for _, switches in states()) - before
+        finally:
+            process.kill()
 
 
 def test_very_many_threads_that_wait_for_the_card(real_node: Node, tmp_path: Path) -> None:
