@@ -170,14 +170,16 @@ class Runtime:
         """The OCI state of a container, as the runtime writes it to its hooks."""
         return json.loads(self.call("state", container, check=True).stdout)  # type: ignore[no-any-return]
 
-    def create(self, bundle: Bundle, name: str = "c") -> tuple[str, subprocess.CompletedProcess[str]]:
+    def create(
+        self, bundle: Bundle, name: str = "c", timeout: float = 120
+    ) -> tuple[str, subprocess.CompletedProcess[str]]:
         """Create only. The container's output goes to a file: a pipe would stay open as long as the container."""
         container = self.new_id(name)
         output = bundle.path / "output"
         with output.open("w") as stream:
             done = subprocess.run(
                 [*self.command, "create", "--bundle", str(bundle.write()), container],
-                stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, check=False, timeout=120,
+                stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, check=False, timeout=timeout,
             )  # fmt: skip
         return container, subprocess.CompletedProcess(done.args, done.returncode, "", output.read_text())
 

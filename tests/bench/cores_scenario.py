@@ -24,7 +24,7 @@ class Tenant:
     cpu_quota: int = 0  #: percent of one CPU for all its programs; 0: as much as there is
     cards: int = 0  #: so many cards of the profile, from `first_card` on; 0: all of them
     first_card: int = 0
-    attack: str = ""  #: what it does besides: a command line of sh, in which `tenant` is tests/data/attacks/tenant.c
+    attack: str = ""  #: what it does besides: a command line of sh, with data/attacks/tenant.c and data/cuda/crowd.c
 
 
 @dataclasses.dataclass(frozen=True)

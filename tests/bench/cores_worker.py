@@ -30,6 +30,7 @@ from checkout import BUILD, CHECKOUT
 from cores_node import Daemon, Node
 from cores_quota import Quota
 from cores_scenario import Scenario
+from vcuda_boxes import SOURCES, compile_c
 
 from vgpu.config import limits
 
@@ -52,6 +53,7 @@ class Worker:
         self.node = Node(directory, self.driver)
         self.program = bundles.load_generator(directory)
         self.tenant = bundles.static_program(CHECKOUT / "tests/data/attacks/tenant.c", directory)
+        self.crowd = compile_c(directory / "crowd", SOURCES / "crowd.c", "-ldl")
 
     def close(self) -> None:
         self.node.close()
@@ -136,7 +138,7 @@ class Run:
             self.worker.node.share([self.cards(tenant, tenant["cores"], tenant["core_limit"]) for tenant in tenants])
         for index, tenant in enumerate(self.scenario["tenants"]):
             if tenant["attack"]:
-                self.attack(index, tenant["attack"])
+                self.attack(index, tenant)
         if self.scenario["clock"] == "wall":
             self.origin = time.monotonic_ns() + self.parties * SETTLE_NS
         for index, tenant in enumerate(self.scenario["tenants"]):
@@ -158,10 +160,13 @@ class Run:
                 if quota:
                     quota.add(started[-1].pid)
 
-    def attack(self, index: int, words: str) -> None:
+    def attack(self, index: int, tenant: dict[str, Any]) -> None:
         """Begin the attack of a tenant, and wait until it says that it has begun."""
-        command = self.worker.node.box(index).command("sh", "-c", f'tenant() {{ exec "$0" "$@"; }}; {words}')
-        process = subprocess.Popen([*command, str(self.worker.tenant)], stdout=subprocess.PIPE, text=True)
+        words, programs = tenant["attack"], {"tenant": self.worker.tenant, "crowd": self.worker.crowd}
+        verbs = " ".join(f'{name}() {{ exec {program} "$@"; }};' for name, program in programs.items())
+        command = self.worker.node.box(index).command("sh", "-c", f"{verbs} {words}")
+        environment = self.environment(0, index + 1, tenant)
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         self.attackers.append(process)
         assert process.stdout
         if process.stdout.readline() != "ready\n":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
 import threading
 import time
 import uuid
@@ -14,11 +13,11 @@ from pathlib import Path
 
 import bpf_programs
 import bundles
+import nodes
 import pytest
 from attack_records import Attack, attack
-from container_site import BOTH, Site, mounts_with
-from daemons import Daemon, wait_for
-from fault_bed import NEIGHBOUR, Bed, Container, Tools
+from container_site import BOTH, SLEEP, Site, mounts_with
+from daemons import wait_for
 
 from vgpu.config import inventory as inventories
 from vgpu.config import paths
@@ -126,9 +125,9 @@ MOST_GROWTH = 16 << 20  #: bytes of vgpud for hundreds of containers
 class Watch(threading.Thread):
     """Looks at what is committed, while others start."""
 
-    def __init__(self, bed: Bed) -> None:
+    def __init__(self, node: nodes.SimulatedNode) -> None:
         super().__init__()
-        self.ledger = Ledger(bed.node.settings, inventories.read(bed.node.settings.run_dir).cards)
+        self.ledger = Ledger(node.settings, inventories.read(node.settings.run_dir).cards)
         self.over = threading.Event()
         self.beyond: list[str] = []
         self.looks = 0
@@ -145,52 +144,49 @@ class Watch(threading.Thread):
         self.join()
 
 
-def at_once(bed: Bed, containers: list[Container], stage: str) -> list[str]:
-    """Call the hook for all containers at the same time. Returns the lines of those that failed."""
-    running = []
-    for container in containers:
-        state = container.bundle.path / "state.json"
-        state.write_bytes(container.state())
-        with state.open("rb") as stdin, (container.bundle.path / "line").open("wb") as line:
-            command = [bed.node.hook, "--config", bed.node.config, stage]
-            running.append(subprocess.Popen(command, stdin=stdin, stdout=line, stderr=line))
-    failed = [container for container, process in zip(containers, running) if process.wait(500)]
-    return [(container.bundle.path / "line").read_text() for container in failed]
+HOOK_SECONDS = 60  #: what every registration of the hook gives to a start
+REFUSED = ("cores free of", f"hook ran past specified timeout of {HOOK_SECONDS}")  #: by the hook, and by runc
 
 
-@attack("starts by the hook, all at the same time, and stops", "the node")
-def test_starts_at_the_same_time(
-    tmp_path: Path, base_trees: dict[str, Path], attack: Attack, request: pytest.FixtureRequest
-) -> None:
-    """With --long 500. Each has its share, no card has more than itself, and vgpud does not grow."""
-    bed = Bed(tmp_path, Tools(tmp_path), base_trees["debian"], f"/vgpu-test-{uuid.uuid4().hex[:8]}", profile="h100x8")
-    request.addfinalizer(bed.close)
-    daemon = Daemon(bed.node).start().ready()
-    request.addfinalizer(daemon.kill)
-    count = attack.rounds(500, 30)
-    containers = [bed.container((1, 1)) for _ in range(count)]
-    daemon.rounds(2)
-    before = (daemon.open_files(), rss(daemon.pid))
-    watch = Watch(bed)
+@attack("creates and deletes by runc, all at the same time", "the node")
+def test_starts_at_the_same_time(make_site: Callable[..., Site], attack: Attack) -> None:
+    """With --long 500. Each start has its share or is refused with a word, the ledger has those that started, no card
+    has more than itself, and vgpud does not grow.
+    """
+    site = make_site("h100x8")
+    site.start_daemon()
+    tree, count = site.tree(), attack.rounds(500, 24)
+    cores = "40" if count < 100 else "2"  # a few too many for the node
+    made = [site.bundle(tree, *SLEEP, cores=cores, memory="64Mi") for _ in range(count)]
+    for bundle in made:
+        bundle.config["hooks"]["prestart"][0]["timeout"] = HOOK_SECONDS
+    site.daemon.rounds(2)
+    before = (site.daemon.open_files(), rss(site.daemon.pid))
+    watch = Watch(site.node)
     watch.start()
     try:
-        assert at_once(bed, containers, "prestart") == []
+        with ThreadPoolExecutor(count) as pool:
+            done = list(pool.map(lambda bundle: site.runtime.create(bundle, timeout=1200), made))
     finally:
         watch.end()
+    started = {container for container, process in done if process.returncode == 0}
+    lines = [process.stderr for _, process in done if process.returncode != 0]
+    assert [line for line in lines if not any(word in line for word in REFUSED)] == []
     assert (watch.beyond, watch.looks > 0) == ([], True)
-    claimed = {claim.container: claim for claim in watch.ledger.claims()}
-    assert claimed.keys() >= {container.id for container in containers}
-    assert all(claim.ready for claim in claimed.values())
-    assert sum(held.cores for held in watch.ledger.commitments().values()) == count + NEIGHBOUR[0]
-    daemon.rounds(3)
-    assert daemon.open_files() <= before[0] + count + 2
-    assert rss(daemon.pid) < before[1] + MOST_GROWTH
-    for container in containers:
-        bed.end(container)
-    assert at_once(bed, containers, "poststop") == []
-    assert os.listdir(paths.containers(bed.node.settings.run_dir)) == [bed.neighbour.id]
-    wait_for(lambda: daemon.open_files() <= before[0] + 2, what=lambda: f"{daemon.open_files()} files, not {before[0]}")
-    attack.held(count, "each has its share, no card more than itself; files and memory of vgpud stay as they were")
+    assert {claim.container for claim in watch.ledger.claims() if claim.ready} == started
+    assert sum(held.cores for held in watch.ledger.commitments().values()) == len(started) * int(cores)
+    assert started and all(mounts_with("/usr/local/vgpu/limits", site.pid(container)) for container in started)
+    site.daemon.rounds(3)
+    assert site.daemon.open_files() <= before[0] + count + 2
+    assert rss(site.daemon.pid) < before[1] + MOST_GROWTH
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(lambda container: site.runtime.call("delete", "--force", container, timeout=1200), started))
+    assert os.listdir(paths.containers(site.node.settings.run_dir)) == []
+    wait_for(
+        lambda: site.daemon.open_files() <= before[0] + 2,
+        what=lambda: f"{site.daemon.open_files()} files, not {before[0]}",
+    )
+    attack.held(count, "each has its share or a line, no card more than itself; vgpud stays as it was")
 
 
 def rss(pid: int) -> int:

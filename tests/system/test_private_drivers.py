@@ -27,7 +27,8 @@ from root_trees import STEMS, plant
 from vgpu.config import incidents, rounds
 from vgpu.hook.formats import ldcache
 from vgpu.hook.formats.ldcache import Addition
-from vgpu.hook.inject.inspect import Inspection, inspect, process_of
+from vgpu.hook.inject.inspect import Inspection, inspect
+from vgpu.hook.inject.library_search import process_of
 from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.node.doctor.image import STAYS, STUB, examine
 

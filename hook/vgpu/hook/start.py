@@ -21,7 +21,8 @@ from vgpu.config.settings import Settings
 from vgpu.hook.hooklog import Run
 from vgpu.hook.inject import execute, limiter_files, plan
 from vgpu.hook.inject.execute import Execution
-from vgpu.hook.inject.inspect import driver_parameters, inspect, process_of
+from vgpu.hook.inject.inspect import driver_parameters, inspect
+from vgpu.hook.inject.library_search import process_of
 from vgpu.hook.inject.plan import Plan, PlannedContainer
 from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux import cgroup, procfs, staleness

@@ -33,6 +33,10 @@
 #define SLOW_FOR (60 * NS_PER_S)
 enum { TIMED_EACH = 16, TIMED = 64 };
 
+#define UNWOKEN (500 * NS_PER_US)   /* between two looks of a process that nobody wakes */
+#define SLOW_WAIT (100 * NS_PER_US) /* of CPU time: a wait or a wake-up takes some us, beside 5,000 waiters 200 us */
+enum { MOST_WOKEN = 64, MOST_SLOW_WAITS = 8 };
+
 /* A lease's byte: on a second range of each card, the container's low bits and the time until which work is under way. */
 #define LEASE_TIME_BITS 25
 #define LEASE_TIME_MASK (((uint64_t)1 << LEASE_TIME_BITS) - 1)
@@ -62,11 +66,13 @@ static struct card {
 	uint32_t is_usable;
 	uint32_t is_slow; /* it is not used for a while */
 	unsigned int calls, timed, slow; /* lock calls; how many of late were timed, and took long */
+	unsigned int slow_waits, slow_wakes; /* by how many more waits, and wake-ups, took long of late than did not */
+	uint64_t unwoken_until; /* until then this process wakes nobody on the card, and waits for no wake-up */
 } cards[VGPU_LIMITS_MAX_CARDS];
 
 static unsigned int card_count;
 static unsigned int awaited; /* the card on which this process waits for another one */
-static uint64_t own;   /* the container's byte on each card: the inode of its limits file, unique on the host */
+static uint64_t own; /* the container's byte on each card: the inode of its limits file, unique on the host */
 static uint64_t leased = UINT64_MAX; /* this process's lease, in the leases of each card; UINT64_MAX: none */
 static struct ignored works, places; /* locks of containers at work, and in the queue */
 static bool has_seen_range;
@@ -634,6 +640,36 @@ static void note_refused_waits(void)
 		 "a millisecond whether it is next");
 }
 
+/* ---- a flood of waiters: the kernel goes over all that wait on the word, under a lock, at each wake-up ---- */
+
+static bool is_unwoken(const struct card *card)
+{
+	uint64_t until = __atomic_load_n(&card->unwoken_until, __ATOMIC_RELAXED);
+
+	return !card->word || (until && clock_now() < until);
+}
+
+static void note_waiters(struct card *card)
+{
+	__atomic_store_n(&card->slow_waits, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&card->slow_wakes, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&card->unwoken_until, clock_now() + SLOW_FOR, __ATOMIC_RELAXED);
+	log_once(LOG_WARNING,
+		 "futex FUTEX_WAKE_BITSET on %s: a container of this card has very many threads that wait there; for a "
+		 "minute at a time this container wakes nobody, and looks twice in a millisecond whether it is next",
+		 card->path);
+}
+
+static void note_wait_time(struct card *card, unsigned int *count, uint64_t taken)
+{
+	unsigned int slow = __atomic_load_n(count, __ATOMIC_RELAXED);
+
+	slow = taken > SLOW_WAIT ? slow + 1 : slow - (slow > 0);
+	__atomic_store_n(count, slow, __ATOMIC_RELAXED);
+	if (slow >= MOST_SLOW_WAITS)
+		note_waiters(card);
+}
+
 void presence_await(uint64_t where)
 {
 	__atomic_store_n(&awaited, (unsigned int)(card_of(where) - cards), __ATOMIC_RELAXED);
@@ -641,14 +677,27 @@ void presence_await(uint64_t where)
 
 void presence_wait(uint64_t time, uint64_t until)
 {
-	uint32_t *word = cards[__atomic_load_n(&awaited, __ATOMIC_RELAXED)].word;
+	struct card *card = &cards[__atomic_load_n(&awaited, __ATOMIC_RELAXED)];
 
-	if (word)
-		clock_wait_bits(word, *word, bit_of(byte_of(time)), until);
-	else
-		clock_sleep_until(until);
+	if (is_unwoken(card)) {
+		clock_sleep_until(bounds_min(until, clock_now() + UNWOKEN));
+		return;
+	}
+	uint64_t began = clock_thread_time();
+	clock_wait_bits(card->word, *card->word, bit_of(byte_of(time)), until);
+	note_wait_time(card, &card->slow_waits, clock_thread_time() - began);
 	if (clock_waits_are_refused())
 		note_refused_waits();
+}
+
+static void wake(struct card *card, uint32_t bit)
+{
+	uint64_t began = clock_thread_time();
+
+	if (clock_wake_bits(card->word, bit, MOST_WOKEN) == MOST_WOKEN)
+		note_waiters(card);
+	else
+		note_wait_time(card, &card->slow_wakes, clock_thread_time() - began);
 }
 
 void presence_wake_next(void)
@@ -656,8 +705,8 @@ void presence_wake_next(void)
 	uint64_t where;
 
 	for (struct card *card = cards; card < cards + card_count; card++)
-		if (find_earliest(card, queue_of(card) + OWN_MASK + 1, &where))
-			clock_wake_bits(card->word, bit_of(where - queue_of(card)));
+		if (!is_unwoken(card) && find_earliest(card, queue_of(card) + OWN_MASK + 1, &where))
+			wake(card, bit_of(where - queue_of(card)));
 }
 
 void presence_reset(void)

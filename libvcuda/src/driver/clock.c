@@ -101,14 +101,16 @@ void clock_wait_bits(uint32_t *word, uint32_t seen, uint32_t bits, uint64_t unti
 		wait_without_futex(until); /* unlike FUTEX_WAIT it takes an absolute time, of CLOCK_MONOTONIC */
 }
 
-void clock_wake_bits(uint32_t *word, uint32_t bits)
+unsigned int clock_wake_bits(uint32_t *word, uint32_t bits, unsigned int most)
 {
 	const struct vgpu_sim_clock *clock = virtual_clock();
 
-	if (clock)
+	if (clock) {
 		clock->wake(word);
-	else
-		syscall(SYS_futex, word, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, bits);
+		return 0;
+	}
+	long woken = syscall(SYS_futex, word, FUTEX_WAKE_BITSET, most, NULL, NULL, bits);
+	return woken > 0 ? (unsigned int)woken : 0;
 }
 
 void clock_wait(uint32_t *word, uint32_t seen, uint64_t until)
@@ -124,7 +126,7 @@ void clock_wake(uint32_t *word)
 
 void clock_wake_all(uint32_t *word)
 {
-	clock_wake_bits(word, FUTEX_BITSET_MATCH_ANY);
+	(void)clock_wake_bits(word, FUTEX_BITSET_MATCH_ANY, INT_MAX);
 }
 
 /* ---- threads ---- */

@@ -32,9 +32,12 @@ void clock_wake(uint32_t *word);
 /* Wakes all threads that wait on the word, and does not change it: the word may be read-only. */
 void clock_wake_all(uint32_t *word);
 
-/* The same for threads that wait with one of the bits, or with clock_wait. On the simulator's clock all wake. */
+/*
+ * The same for threads that wait with one of the bits, or with clock_wait; at most so many are woken. Returns how many
+ * were. On the simulator's clock all wake, and it returns 0.
+ */
 void clock_wait_bits(uint32_t *word, uint32_t seen, uint32_t bits, uint64_t until);
-void clock_wake_bits(uint32_t *word, uint32_t bits);
+unsigned int clock_wake_bits(uint32_t *word, uint32_t bits, unsigned int most);
 
 /*
  * Whether the kernel, or a sandbox, has refused such a wait. Waits then last half a millisecond, and whoever waits looks

@@ -5,16 +5,20 @@ Signals and forks are real, and time is virtual. Forged locks are in test_time_s
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import random
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
 
 import attack_records
+import bundles
 import pytest
+from checkout import CHECKOUT
 from sharing_containers import MS, Container, Locks, Node, card_offset, is_stopped, patience
 from vcuda_boxes import SOURCES, compile_c
 from virtual_director import wait_for
@@ -26,6 +30,8 @@ SEED = int(os.environ.get("VGPU_SEED", "1"))
 STOPS = "SIGSTOP of a container's own processes at random moments, with SIGCONT later or never"
 STOPS_HELD = "the neighbour goes on within two periods and 100 ms; the shares are as before afterwards"
 WHOLE_FILE = 1 << 62
+TENANT = CHECKOUT / "tests/data/attacks/tenant.c"
+FLOOD_LINE = "very many threads that wait there"
 
 
 def assert_shares(node: Node, wanted: dict[Container, int], card: int = 0) -> None:
@@ -40,6 +46,12 @@ def both_working(one: Container, other: Container) -> float:
     """The part of the time in which both are marked as working."""
     seen = [one.is_working() and other.is_working() for _ in one.director.steps(300 * MS, 770_000)]
     return sum(seen) / len(seen)
+
+
+def lock_shim(directory: Path) -> Path:
+    shim = directory / "refuse_locks.so"
+    compile_c(shim, SOURCES / "refuse_locks.c", "-shared", "-fPIC", "-ldl")
+    return shim
 
 
 # ---- stopped and killed ----
@@ -81,26 +93,32 @@ def test_a_container_that_is_stopped_while_queued(node: Node) -> None:
 
 SHAPES: dict[str, list[dict[str, object]]] = {
     "one process": [{}], "three processes": [{}, {"kernel": "fixed:200000"}, {"wait": 1}],
-    "graphs": [{"graph": 8, "kernel": "fixed:500000"}],
+    "graphs": [{"graph": 8, "kernel": "fixed:500000"}], "in its lock calls": [{}],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_container_whose_processes_stop_at_random_moments(
-    node: Node, pytestconfig: pytest.Config, shape: str
+    node: Node, tmp_path: Path, pytestconfig: pytest.Config, shape: str
 ) -> None:
     """Its neighbour goes on each time within the documented time. Those that go on again, and others after those that
     never do, have their share; no time stays lost.
     """
     chance = random.Random(SEED)
     stopping, other = node.share_out(50, 50)
+    in_locks = shape == "in its lock calls"
+    if in_locks:
+        stopping.box.environment.update(LD_PRELOAD=str(lock_shim(tmp_path)), STOP_AT_LOCKS=str(SEED))
     processes = [stopping.flood(**options) for options in SHAPES[shape]]
+    stopping.box.environment.pop("LD_PRELOAD", None)
     other.flood()
     node.director.run(SETTLE)
     count = 100 if pytestconfig.getoption("--long") else 4
     for number in range(count):
         print(f"VGPU_SEED={SEED}: stop {number}, {shape}")
         node.director.run(chance.randrange(1, 100 * MS))
+        if in_locks:
+            node.director.until(lambda: is_stopped(processes[0].pid), step=MS // 5)
         chosen = [*processes] if chance.random() < 0.5 else [chance.choice(processes)]
         for process in chosen:
             process.send_signal(signal.SIGSTOP)
@@ -108,7 +126,7 @@ def test_a_container_whose_processes_stop_at_random_moments(
         assert other.time_to_progress() < patience((50, 50)), "the neighbour waits for one that is stopped"
         node.director.run(chance.randrange(1, 300 * MS))
         for process in chosen:
-            if chance.random() < 0.2:
+            if chance.random() < 0.2 and not in_locks:
                 process.kill()
                 process.wait()
                 processes[processes.index(process)] = stopping.flood()
@@ -289,9 +307,7 @@ def test_two_containers_on_two_cards_crosswise(node: Node) -> None:
 def test_a_sandbox_that_refuses_locks(node: Node, tmp_path: Path) -> None:
     """The container says so. Its own account holds it to its share, though it sees nobody."""
     refused, other = node.share_out(40, 40)
-    shim = tmp_path / "refuse_locks.so"
-    compile_c(shim, SOURCES / "refuse_locks.c", "-shared", "-fPIC", "-ldl")
-    refused.box.environment["LD_PRELOAD"] = str(shim)
+    refused.box.environment["LD_PRELOAD"] = str(lock_shim(tmp_path))
     refused.flood()
     node.director.until(lambda: refused.busy() > 3 * MS)
     assert_shares(node, {refused: 40})
@@ -309,9 +325,7 @@ def test_a_sandbox_that_refuses_locks(node: Node, tmp_path: Path) -> None:
 def test_locks_that_take_long(real_node: Node, tmp_path: Path) -> None:
     """The container says so, and leaves the file with all its locks for a minute. Another one goes on taking turns."""
     flooded, other = real_node.share_out(40, 40)
-    shim = tmp_path / "refuse_locks.so"
-    compile_c(shim, SOURCES / "refuse_locks.c", "-shared", "-fPIC", "-ldl")
-    flooded.box.environment.update(LD_PRELOAD=str(shim), LOCKS_TAKE_LONG="1")
+    flooded.box.environment.update(LD_PRELOAD=str(lock_shim(tmp_path)), LOCKS_TAKE_LONG="1")
     process = flooded.flood()
     other.flood()
     wait_for(lambda: flooded.busy() > 3 * MS)
@@ -321,6 +335,50 @@ def test_locks_that_take_long(real_node: Node, tmp_path: Path) -> None:
     assert not usage.locks_are_slow((other.box.path / "usage/usage").read_bytes())
     lines = flooded.log.splitlines()
     assert len(lines) == 1 and "takes more than 10 us" in lines[0], lines
+
+
+@contextlib.contextmanager
+def waiters(presence: Path, directory: Path, count: int) -> Iterator[Callable[[], int]]:
+    """So many threads of a third container wait on the presence file. Yields how often they have been woken since."""
+    program = bundles.static_program(TENANT, directory)
+    with subprocess.Popen([program, "waiters", str(count), presence], stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline() == b"ready\n"
+
+        def states() -> list[tuple[str, int]]:
+            texts = [(task / "status").read_text() for task in Path(f"/proc/{process.pid}/task").iterdir()]
+            fields = [dict(line.split(":", 1) for line in text.splitlines()) for text in texts]
+            return [(task["State"].split()[0], int(task["voluntary_ctxt_switches"])) for task in fields]
+
+        wait_for(lambda: all(state == "S" for state, _ in states()))
+        before = sum(switches for _, switches in states())
+        try:
+            yield lambda: sum(switches for _, switches in states()) - before
+        finally:
+            process.kill()
+
+
+def test_very_many_threads_that_wait_for_the_card(real_node: Node, tmp_path: Path) -> None:
+    """Containers that leave the card wake a few of them once, and from then on nobody for a minute."""
+    containers = real_node.share_out(40, 40)
+    with waiters(containers[0].presence_file(), tmp_path, 1000) as woken:
+        for container in containers:
+            container.flood()
+        wait_for(lambda: all(FLOOD_LINE in container.log for container in containers))
+        wait_for(lambda: all(container.busy() > 200 * MS for container in containers))
+        assert woken() < 1000  # a single wake-up of all would be as many
+
+
+def test_wake_ups_that_take_long(real_node: Node, tmp_path: Path) -> None:
+    """Threads with bits of nobody are never woken, but the kernel goes over them."""
+    flooded, other = real_node.share_out(40, 40)
+    shim = tmp_path / "refuse_waits.so"
+    compile_c(shim, SOURCES / "refuse_waits.c", "-shared", "-fPIC", "-ldl")
+    flooded.box.environment.update(LD_PRELOAD=str(shim), WAKES_TAKE_LONG="1")
+    flooded.flood()
+    other.flood()
+    wait_for(lambda: FLOOD_LINE in flooded.log)
+    wait_for(lambda: flooded.busy() > 100 * MS and other.busy() > 100 * MS)
+    assert FLOOD_LINE not in other.log
 
 
 @pytest.mark.parametrize("all_waits", [False, True], ids=["waits for others", "all waits"])

@@ -133,8 +133,8 @@ static void locks(char **words)
 
 	while (*++words) {
 		int file = open(*words, O_RDONLY);
-		struct flock one = {.l_type = F_RDLCK, .l_start = INT64_MAX - 2 * count, .l_len = 1};
-		for (long i = 0; i < count; i++, one.l_start += 2) /* neighbouring bytes would become one lock */
+		struct flock one = {.l_type = F_RDLCK, .l_start = INT64_MAX - 2, .l_len = 1};
+		for (long i = 0; i < count; i++, one.l_start -= 2) /* neighbouring bytes would become one lock */
 			if (fcntl(file, F_OFD_SETLK, &one) != 0)
 				fail(*words);
 	}

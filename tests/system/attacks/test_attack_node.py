@@ -64,7 +64,12 @@ def test_vgpud_and_vgpuctl_do_not_hang(
     count = attack.rounds(200, 20)
     answers(daemon, count)
     site.starts(attack.rounds(50, 2))
-    for verb in (["status"], ["set", container, "--memory", "768Mi"], ["set", neighbour.container, "--memory", "2Gi"]):
+    for verb in (
+        ["status"],
+        ["top"],
+        ["set", container, "--memory", "768Mi"],
+        ["set", neighbour.container, "--memory", "2Gi"],
+    ):
         done = subprocess.run(
             [*site.node.vgpuctl_command(), *verb], env=site.node.environment(), capture_output=True, text=True,
             timeout=300, check=False,
@@ -109,7 +114,7 @@ def test_a_volume_that_never_answers(
                 line = done.stderr.partition("vgpu-hook: ")[2]
                 assert done.returncode == 0 or line.count("\\n") == 1, f"round {number}, {place}: {done.stderr}"
                 assert "expected some progress" in line or place != places[0], "it was not in the hook's way"
-                for verb in (["explain", str(share.path), "--hook", str(hasty_hook)], ["ps"], ["doctor"]):
+                for verb in (["explain", str(share.path), "--hook", str(hasty_hook)], ["ps"], ["top"], ["doctor"]):
                     asked = subprocess.run(
                         [*site.node.vgpuctl_command(), *verb], env=site.node.environment(), capture_output=True,
                         timeout=60, check=False, text=True,

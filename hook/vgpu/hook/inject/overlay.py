@@ -27,6 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from vgpu.hook.linux.selinux import Labels
+
 OVERLAY = "overlay"  #: the file system, by the kernel's name
 STAGE_MOUNT, STAGE = "/proc", "/proc/fs"  #: procfs is a mount on every host, and always has this directory
 ATTRIBUTES = mounts.READ_ONLY_FILE
@@ -366,7 +368,7 @@ def _refused(directories: list[str], error: OSError) -> str:
 
 
 def over(
-    way: Callable[[Sources, Labels | None], Mounts], paths: Iterable[str], spare: str, labels: Labels | None
+    way: Callable[[Sources, Labels | None], Mounts], paths: Iterable[str], spare: str, labels: Labels | None = None
 ) -> Mounts:
     """The `way` of mounting, with an overlay of the directories that hold `paths`. The caller closes it."""
     sources = Sources(paths, spare)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from vgpu.config import core_schedule, limits
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import DO, Binary, Device, Inventory, Library
-from vgpu.config.limits import LIMITS_PATH, PRIVATE_DIR, REAL_DIR, USAGE_DIR
+from vgpu.config.limits import LIMITED, LIMITS_PATH, NVIDIA_DIR, PRIVATE_DIR, REAL_DIR, USAGE_DIR
 from vgpu.config.settings import Settings
 from vgpu.hook.formats import ldcache
 from vgpu.hook.formats.elf import EM_386, EM_AARCH64, EM_ARM, EM_X86_64
 from vgpu.hook.formats.ldcache import Addition
 from vgpu.hook.inject import mounts
-from vgpu.hook.inject.inspect import LIMITED, LOADER_CACHE, MUSL, NVIDIA_DIR, Inspection
+from vgpu.hook.inject.inspect import LOADER_CACHE, MUSL, Inspection
 from vgpu.hook.inject.mounts import Entry
 from vgpu.hook.inject.operations import (
     Bind,

@@ -49,6 +49,9 @@ RETRY = 0.2  #: seconds between two attempts of such a start
 PAUSE = 0.01  #: between two looks whether a pod without a process has ended
 
 
+Known = list[tuple[Claim, bool]]  #: all claims, and whether the container lives
+
+
 class Start:
     """A container that starts: its id, its init (pid and start time), its bundle, and its identity in Kubernetes.
 
@@ -159,12 +162,13 @@ class Ledger(LivingClaims):
         container_directory.clear(self.run_dir, self.state_dir)
         if self._holds_already(start):
             return None
+        known = self._known()  # once: others wait for the lock, and there may be hundreds
         if isinstance(wanted, WantedGrants):
-            attempt.before = self._wanted_grants(start, wanted)
+            attempt.before = self._wanted_grants(start, wanted, known)
         resolved = self._resolved(wanted, attempt.before)
-        allocation = self._placed(start, resolved)
+        allocation = self._placed(start, resolved, known)
         try:
-            self._record(start, allocation, resolved.grants, wanted.wishes.priority)
+            self._record(start, allocation, resolved.grants, wanted.wishes.priority, _shares(known))
         except BaseException:
             self._withdraw(start)
             raise
@@ -196,43 +200,47 @@ class Ledger(LivingClaims):
         """The allocation that `claim` would make now. Cards that `container` already holds count as free."""
         start = Start(container, 0, 0, "", holder, "", 0.0)
         with Lock(self.run_dir):
-            mine = self._wanted_grants(start, wanted) if isinstance(wanted, WantedGrants) else []
-            allocation = self._placed(start, self._resolved(wanted, mine))
-            self._choose_presence(allocation, self.shares())
+            known = self._known()
+            mine = self._wanted_grants(start, wanted, known) if isinstance(wanted, WantedGrants) else []
+            allocation = self._placed(start, self._resolved(wanted, mine), known)
+            self._choose_presence(allocation, _shares(known))
             return allocation
 
     # Reading
+
+    def _known(self) -> Known:
+        return [(claim, self.lives(claim)) for claim in self.claims()]
 
     def commitments(self, own: tuple[str, ...] = (), container: str = "") -> dict[str, Commitment]:
         """The commitment of each card, by uuid: living claims, and placed grants of pods that are not known to be gone.
 
         The grants with the ids `own` and the claim of `container` are left out, because the caller decides about them.
         """
-        return self._committed(own, container, None)[0].cards
+        return self._committed(self._known(), own, container, None)[0].cards
 
     def _committed(
-        self, own: tuple[str, ...], container: str, holder: Holder | None, without: Collection[str] = ()
+        self, known: Known, own: tuple[str, ...], container: str, holder: Holder | None, without: Collection[str] = ()
     ) -> tuple[Totals, Pods]:
         """The commitments, and the pods among them that may just be ending. Those with the uids `without` are gone."""
         totals = Totals()
         claimed: set[str] = set()
-        for claim in self.claims():
+        for claim, lives in known:
             if claim.container == container or set(own).intersection(claim.grants):
                 continue
-            if self.lives(claim):
+            if lives:
                 claimed.update(claim.grants)
                 totals.add_claim(claim)
             elif not claim.ready:
                 self._attempt.abandoned.append(claim.container)
-        known, damaged = grants.read_all(self.state_dir)
-        self._attempt.newest = max((grant.created for grant in known), default=0.0)
+        all_grants, damaged = grants.read_all(self.state_dir)
+        self._attempt.newest = max((grant.created for grant in all_grants), default=0.0)
         for note in damaged:
             self._note(note)
         leaving: Pods = {}
-        if any(grant.cards and grant.id not in claimed and grant.id not in own for grant in known):
+        if any(grant.cards and grant.id not in claimed and grant.id not in own for grant in all_grants):
             from vgpu.hook.ledger.commitments import OpenGrants  # noqa: PLC0415
 
-            open_ones = OpenGrants(known, claimed, own, holder, self._pod_cgroups(), without)
+            open_ones = OpenGrants(all_grants, claimed, own, holder, self._pod_cgroups(), without)
             leaving = open_ones.leaving
             for note in open_ones.add_to(totals):
                 self._note(note)
@@ -300,13 +308,13 @@ class Ledger(LivingClaims):
         container_directory.remove(self.run_dir, start.container)
         return False
 
-    def _wanted_grants(self, start: Start, wanted: WantedGrants) -> list[Grant]:
+    def _wanted_grants(self, start: Start, wanted: WantedGrants, known: Known) -> list[Grant]:
         """The grants with the wanted ids. Each exists, is of its resource, and belongs to no other container."""
         assert start.holder is not None
         mine = [self._grant(resource, grant_id, start.holder) for resource, grant_id in wanted.ids.items()]
         ids = {grant.id for grant in mine}
-        for claim in self.claims():
-            if claim.container != start.container and ids.intersection(claim.grants) and self.lives(claim):
+        for claim, lives in known:
+            if claim.container != start.container and ids.intersection(claim.grants) and lives:
                 found = f"container {claim.container}, which still lives"
                 raise VgpuError("grants", expected="no other container of this name in the pod", found=found)
         return mine
@@ -338,10 +346,10 @@ class Ledger(LivingClaims):
                 self._note(note)
         return resolved
 
-    def _placed(self, start: Start, resolved: ResolvedGrants) -> Allocation:
+    def _placed(self, start: Start, resolved: ResolvedGrants, known: Known) -> Allocation:
         request, mine = resolved.request, resolved.grants
         own = tuple(grant.id for grant in mine)
-        totals, leaving = self._committed(own, start.container, start.holder)
+        totals, leaving = self._committed(known, own, start.container, start.holder)
         before = mine[0].cards if mine and all(grant.cards == mine[0].cards for grant in mine) else []
         if before:
             try:
@@ -353,7 +361,8 @@ class Ledger(LivingClaims):
         except NoFit:
             self._attempt.may_get_room = bool(mine) and self._has_room(request, Totals())
             if leaving:
-                self._attempt.ending = self._what_ends(request, own, start, leaving)
+                totals, _ = self._committed(known, own, start.container, start.holder, leaving)
+                self._attempt.ending = self._what_ends(request, totals, leaving)
             raise
 
     def _has_room(self, request: Request, totals: Totals) -> bool:
@@ -363,9 +372,9 @@ class Ledger(LivingClaims):
             return False
         return True
 
-    def _what_ends(self, request: Request, own: tuple[str, ...], start: Start, leaving: Pods) -> list[str]:
-        """The records and cgroups of pods without a process, if the request has room when they are gone; else []."""
-        totals, _ = self._committed(own, start.container, start.holder, leaving)
+    def _what_ends(self, request: Request, totals: Totals, leaving: Pods) -> list[str]:
+        """The records and cgroups of pods without a process, if the request has room beside `totals`, which are those
+        without these pods; else []."""
         if not self._has_room(request, totals):
             return []
         cgroups = self._pod_cgroups()
@@ -379,7 +388,9 @@ class Ledger(LivingClaims):
         cards = placement.place(request, self.cards, totals.cards, self.policy, by_kubelet, self.ill())
         return from_request(request, cards, self.virtual_memory)
 
-    def _record(self, start: Start, allocation: Allocation, mine: list[Grant], priority: int) -> None:
+    def _record(
+        self, start: Start, allocation: Allocation, mine: list[Grant], priority: int, others: list[Claim]
+    ) -> None:
         data = limits.encode(start.container, allocation.limits)
         uuids = [card.uuid for card in allocation.cards]
         for grant in mine:
@@ -396,11 +407,12 @@ class Ledger(LivingClaims):
             boot_id=self.boot_id, priority=priority,
         )  # fmt: skip
         if not allocation.exclusive:
-            self._share_time(claim, directory, allocation)
+            self._share_time(claim, directory, allocation, others)
         records.write(f"{directory}/{paths.CLAIM}", claim.record())
         container_directory.publish(self.run_dir, start.container)
         if not allocation.exclusive:
-            self.reschedule(card.uuid for card in allocation.limits)
+            shares = sorted([*others, claim], key=lambda share: share.container)
+            self.reschedule((card.uuid for card in allocation.limits), shares)
 
     def _write_grant(self, grant: Grant) -> None:
         grants.write(self.state_dir, grant, paths.ledger_temporary(paths.grants(self.state_dir)))
@@ -409,9 +421,8 @@ class Ledger(LivingClaims):
         if not allocation.exclusive:
             allocation.presence = presence.choose(self.run_dir, (card.uuid for card in allocation.cards), others)
 
-    def _share_time(self, claim: Claim, directory: str, allocation: Allocation) -> None:
+    def _share_time(self, claim: Claim, directory: str, allocation: Allocation, others: list[Claim]) -> None:
         """Give a container that starts with a share its cards' presence files and its core schedules."""
-        others = self.shares()
         self._choose_presence(allocation, others)
         shared = {card.uuid for other in others for card in other.cards}
         for uuid, path in allocation.presence.items():
@@ -442,3 +453,7 @@ class Ledger(LivingClaims):
         except (FileNotFoundError, VgpuError):
             return False
         return (claim.pid, claim.start_time) != (start.pid, start.start_time)
+
+
+def _shares(known: Known) -> list[Claim]:
+    return [claim for claim, lives in known if lives and not claim.exclusive]

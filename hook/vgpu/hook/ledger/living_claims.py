@@ -85,10 +85,11 @@ class LivingClaims:
         with Lock(self.run_dir, wait=False):
             container_directory.clear(self.run_dir, self.state_dir)
 
-    def reschedule(self, uuids: Iterable[str]) -> None:
-        """Divide the time of these cards again among their shares. The caller holds the lock. It never fails."""
+    def reschedule(self, uuids: Iterable[str], shares: list[Claim] | None = None) -> None:
+        """Divide the time of these cards again among their `shares`, which it reads if the caller has not. The caller
+        holds the lock. It never fails."""
         try:
-            self.notes += core_schedules.rewrite(self.run_dir, self.shares(), uuids)
+            self.notes += core_schedules.rewrite(self.run_dir, self.shares() if shares is None else shares, uuids)
         except VgpuError as error:
             self.notes.append(f"the core schedules are unchanged: {error}")
 

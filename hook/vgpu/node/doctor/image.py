@@ -15,8 +15,10 @@ from typing import Any
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
+from vgpu.config.limits import LIMITED, NVIDIA_DIR
 from vgpu.hook.formats import elf
-from vgpu.hook.inject.inspect import LIMITED, MAX_STUB, NVIDIA_DIR, Inspection, Process, inspect, process_of
+from vgpu.hook.inject.inspect import Inspection, inspect
+from vgpu.hook.inject.library_search import MAX_STUB, Process, process_of
 from vgpu.hook.linux.rootfs import Rootfs
 
 COVERED, STAYS, STUB = "covered", "stays", "stub"

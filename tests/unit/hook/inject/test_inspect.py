@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from root_trees import Look, looks, plant
 
-from vgpu.hook.inject import inspect
+from vgpu.hook.inject import inspect, library_search
 from vgpu.hook.inject.inspect import DEBIAN, MUSL, REDHAT
 
 MULTIARCH = "/usr/lib/x86_64-linux-gnu"
@@ -112,7 +112,7 @@ def test_toolkits_are_bounded(look: Look, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_listings_are_bounded(look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspect, "MAX_LISTING", 10)
+    monkeypatch.setattr(library_search, "MAX_LISTING", 10)
     plant(tmp_path / "root", *(f"/usr/lib64/libcuda.so.{at}" for at in range(30)))
     assert len(look().files) == 10
 

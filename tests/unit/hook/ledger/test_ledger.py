@@ -66,6 +66,16 @@ def test_a_hook_that_died_is_followed_by_one_that_completes_the_claim(node: Node
     assert node.commitments() == {uuid_of(0): (60, GIB, False)}
 
 
+def test_a_start_reads_each_claim_once_under_the_lock(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait meanwhile, of hundreds that start at the same time."""
+    for number in range(4):
+        assert node.ledger().claim(node.start(f"c{number}", 10 + number), share(10))
+    real, reads = claims.read, []
+    monkeypatch.setattr(claims, "read", lambda run_dir, name: reads.append(name) or real(run_dir, name))
+    assert node.ledger().claim(node.start("c9", 20), share(10))
+    assert sorted(reads) == ["c0", "c1", "c2", "c3", "c9"]
+
+
 @pytest.mark.parametrize(("pid", "started", "state"), [(10, 5, "Z"), (10, 5, "X"), (10, 6, "S"), (11, 5, "S")], ids=str)
 def test_a_dead_claim_is_superseded(node: Node, pid: int, started: int, state: str) -> None:
     """A zombie is dead, and so is a process whose pid another process has."""
