@@ -30,12 +30,13 @@ START = """
 config.claims config.core_schedule config.errors config.fields config.foreign config.grants config.inventory
 config.health config.leases config.limits config.paths config.records config.request config.settings
 hook.devices.allow hook.devices.bpf_program hook.devices.cgroup_v2 hook.devices.rules hook.formats.elf
-hook.formats.ldcache hook.hooklog hook.inject.execute hook.inject.inspect hook.inject.library_search hook.inject.limiter_files hook.inject.mounts
-hook.inject.operations hook.inject.overlay hook.inject.plan hook.ledger.container_directory hook.ledger.core_schedules
-hook.ledger.ledger hook.ledger.living_claims hook.ledger.lock hook.ledger.presence hook.ledger.totals hook.linux.bpf
-hook.linux.cgroup hook.linux.libc hook.linux.mountinfo hook.linux.procfs hook.linux.rootfs hook.linux.staleness
-hook.linux.syscalls hook.linux.undo hook.main hook.placement.allocation hook.placement.placement
-hook.request.authorization hook.request.identity hook.request.oci_state hook.request.resolve_grants hook.start
+hook.formats.ldcache hook.hooklog hook.inject.execute hook.inject.inspect hook.inject.library_search
+hook.inject.limiter_files hook.inject.mounts hook.inject.operations hook.inject.overlay hook.inject.plan
+hook.ledger.container_directory hook.ledger.core_schedules hook.ledger.ledger hook.ledger.living_claims
+hook.ledger.lock hook.ledger.presence hook.ledger.totals hook.linux.bpf hook.linux.cgroup hook.linux.libc
+hook.linux.mountinfo hook.linux.procfs hook.linux.rootfs hook.linux.staleness hook.linux.syscalls hook.linux.undo
+hook.main hook.placement.allocation hook.placement.placement hook.request.authorization hook.request.identity
+hook.request.oci_state hook.request.resolve_grants hook.start
 """
 POD = "config.pods hook.request.pod_record"
 #: Of CRI-O all annotations of a pod reach the hook, not only those that vgpu's settings of containerd name.

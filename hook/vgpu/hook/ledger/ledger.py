@@ -44,11 +44,10 @@ if TYPE_CHECKING:  # not at run time: it costs the hook's process time
 #: Seconds that a start which kubelet has admitted waits for room. A pod that ends holds its card for about 4 s after
 #: its last process; kubelet's first back-off after a refusal is 10 s.
 PATIENCE = 6.0
-Pods = dict[str, list[Grant]]  #: the grants of pods, by uid
 RETRY = 0.2  #: seconds between two attempts of such a start
 PAUSE = 0.01  #: between two looks whether a pod without a process has ended
 
-
+Pods = dict[str, list[Grant]]  #: the grants of pods, by uid
 Known = list[tuple[Claim, bool]]  #: all claims, and whether the container lives
 
 
