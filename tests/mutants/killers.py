@@ -23,7 +23,10 @@ C = {
     "libvcuda/src/memory": (MEMORY, RACES),
     "libvcuda/src/compute": (SHARES, MORE_SHARES),
     "libvcuda/src/hooks/nvml": (("nvml", "on_sim"), ("video", "host_figure", "bad_input", "lifecycle")),
-    "libvcuda/src/hooks": (("proc_address", "cores_calls", "late_launches", *MEMORY), ("cores", *RACES)),
+    "libvcuda/src/hooks": (
+        ("proc_address", "recorded_drivers", "cores_calls", "late_launches", *MEMORY),
+        ("cores", *RACES),
+    ),
     "libvcuda/src": (("proc_address", "nvml", *SHARES, *MEMORY[:5]), (*MEMORY[5:], *RACES, *MORE_SHARES)),
 }
 #: Tests with processes, for what no unit test finds. One pattern or more, below tests/.
@@ -35,8 +38,7 @@ PYTHON = {
     "hook/formats": ("component/hook/test_elf.py", "component/hook/test_ldcache.py", "system/test_loader_cache.py"),
     "hook/inject": ("system/test_execute.py", "system/test_overlay.py", "system/test_inspect.py"),
     "hook/ledger": (
-        "component/hook/test_ledger*.py", "component/hook/test_lock.py", "component/hook/test_commitments.py",
-        "system/test_presence.py",
+        "component/hook/test_ledger*.py", "component/hook/test_lock.py", "system/test_presence.py",
     ),
     "hook/linux": ("component/hook/test_dbus.py", "component/hook/test_systemd.py", "system/test_execute.py"),
     "hook/placement": ("component/hook/test_placement.py",),

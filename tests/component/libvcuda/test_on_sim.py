@@ -29,6 +29,14 @@ def test_a_program_that_is_linked_finds_both(t4: SimBox, compiled: Compiled, sim
     assert result.stdout.split() == ["0", "0", str(LIMIT), "0"]
 
 
+def test_get_proc_address_gives_our_cu_init(t4: SimBox) -> None:
+    """test_recorded_drivers.py has the other names. It does not notice when this one is the driver's own."""
+    t4.limit(LIMIT)
+    result, status, library, found = t4.opened().ask("proc cuInit 12000 0")
+    assert (result, status, found) == ("0", "0", "cuInit")
+    assert library.endswith("/lib/vcuda/libcuda.so.1")
+
+
 @pytest.mark.parametrize("how", ["alloc", "alloc_v1", "managed", "async", "async_ptsz"])
 def test_each_way_of_allocating_is_charged(t4: SimBox, how: str) -> None:
     limit = 64 * MIB  # the first versions' memory lies below 4 GiB
