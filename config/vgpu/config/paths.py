@@ -154,6 +154,11 @@ def exporter_lock(run_dir: str) -> str:
     return run_dir + "/metrics/exporter.lock"
 
 
+def selftest(run_dir: str) -> str:
+    """What a self-test that runs needs, and what one that was killed has left."""
+    return f"{run_dir}/selftest"
+
+
 def vgpud_socket(run_dir: str) -> str:
     return run_dir + "/vgpud.sock"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from vgpu.config import claims, inventory, settings
+from vgpu.config import claims, inventory, paths, settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
@@ -27,7 +27,6 @@ from vgpu.node.selftest.program import NAME, NotJudged
 from vgpu.node.selftest.way import Way
 from vgpu.node.service import installation
 
-DIRECTORY = "selftest"  #: below the run directory
 NOT_JUDGED = 3
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 TIMEOUTS = {run.QUICK: 900, run.FULL: 3600}  #: seconds; a run takes a fifth of that on a card that works
@@ -120,7 +119,7 @@ def _by_containers(config_path: str, card: str, depth: str, name: str, only: tup
         with Lock(node.run_dir):
             ctl_set.change(ledger, claims.read(node.run_dir, container_id), wanted)
 
-    with place.taken([f"{node.run_dir}/{DIRECTORY}"], container.end) as directory:
+    with place.taken([paths.selftest(node.run_dir)], container.end) as directory:
         way = container.Containers(
             directory, _program(node), runtime, node, config_path, known, f"{installation.programs()}/vgpu-hook", change
         )
