@@ -23,8 +23,9 @@ from vgpu.plugin.scheduler.cluster import Cluster
 from vgpu.plugin.scheduler.decide import decide, short
 from vgpu.plugin.scheduler.demand import Demand
 from vgpu.plugin.scheduler.node_answers import Answers
+from vgpu.plugin.scheduler.options import Options
 from vgpu.plugin.scheduler.rank import rank
-from vgpu.plugin.scheduler.service import Options, Service
+from vgpu.plugin.scheduler.service import Service
 
 Object = dict[str, Any]
 GIB = 1 << 30

@@ -72,12 +72,13 @@ def _files(directory: str) -> int:
 
 
 def quiet(look: Callable[[], dict[str, int]]) -> dict[str, int]:
-    """The footprint while the daemon does not query NVML, after the kernel has freed removed objects."""
+    """The footprint while one child of the daemon waits for events of the cards and none asks NVML, after the kernel
+    has freed removed objects."""
 
     def twice() -> dict[str, int]:
         first = look()
         time.sleep(1)
-        return first if first == look() and not first["children of vgpud"] else {}
+        return first if first == look() and first["children of vgpud"] == 1 else {}
 
     return wait_for(twice, what=lambda: f"it never was quiet: {look()}")  # type: ignore[no-any-return]
 

@@ -79,7 +79,8 @@ def leaves(command: click.Command, name: str = "") -> Iterator[tuple[str, click.
         yield name, command
 
 
-VERBS = dict(leaves(ctl.main))
+#: The cluster's verbs ask an API server: component/plugin/test_scheduler.py.
+VERBS = {name: verb for name, verb in leaves(ctl.main) if not name.startswith("cluster")}
 
 
 def test_every_verb_has_the_option_and_is_called_here() -> None:

@@ -38,7 +38,7 @@ OTHERS = {
     "containers", "container", "new_container", "ended_container", "mount_source", "staging", "is_container_id",
     "pods", "pods_watched", "is_pod_uid", "ledger_lock", "hook_log", "metrics", "exporter_lock", "vgpud_socket",
     "vgpud_lock", "plugin_lock", "ledger_temporary", "grants", "runtimes", "all_limiter_copies", "limiter_copies",
-    "is_grant_id",
+    "is_grant_id", "selftest",
 }  # fmt: skip
 POD = pods.Pod("uid-1", "default", "train", "node", [], ["c"], {}, {})
 GRANT = Grant("a" * 32, "cores", 10, 1.0)

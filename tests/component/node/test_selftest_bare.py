@@ -99,7 +99,9 @@ def test_a_card_that_is_lost_half_way_is_not_judged(node: selftest_bed.Node) -> 
     process = node.start("--bare", "--row", "memory", "--output", "json")
     assert process.stderr
     wait_for(lambda: "memory.device: " in process.stderr.readline(), selftest_bed.PATIENCE)
+    process.send_signal(signal.SIGSTOP)
     node.lose_card()
+    process.send_signal(signal.SIGCONT)
     output, errors = process.communicate(timeout=selftest_bed.PATIENCE)
     assert process.returncode == 3, errors
     rows = json.loads(output)["rows"]

@@ -203,7 +203,9 @@ class Prometheus:
 def test_prometheus_scrapes_the_exporter_and_evaluates_rules_and_panels(exporter: Exporter, tmp_path: Path) -> None:
     prometheus = Prometheus(tmp_path, exporter.address)
     try:
-        wanted = {"VgpuContainerBeyondLimit", "VgpuCardUnhealthy", "VgpuPluginNotReady"}
+        wanted = {
+            "VgpuContainerBeyondLimit", "VgpuCardUnhealthy", "VgpuCardHealthNotKnown", "VgpuPluginNotReady",
+        }  # fmt: skip
         wait_for(lambda: wanted <= prometheus.firing(), timeout=600, what=prometheus.log.read_text)
         assert prometheus.firing() == wanted
         for query in dashboard_queries():

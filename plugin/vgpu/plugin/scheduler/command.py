@@ -58,7 +58,7 @@ def settings_of(options: argparse.Namespace) -> Any:
     """main.Settings from the command line; VgpuError for what cannot be."""
     from vgpu.plugin.scheduler import demand, quota  # noqa: PLC0415 - --version needs no library
     from vgpu.plugin.scheduler.main import Settings  # noqa: PLC0415
-    from vgpu.plugin.scheduler.service import Options  # noqa: PLC0415
+    from vgpu.plugin.scheduler.options import Options  # noqa: PLC0415
 
     host, port = _address(options.address)
     names = tuple(_names(text) for text in options.resource)

@@ -27,9 +27,10 @@ from vgpu.plugin.apiserver.client import Api, ApiError, Object
 from vgpu.plugin.scheduler import quota, watches
 from vgpu.plugin.scheduler.cluster import Cluster
 from vgpu.plugin.scheduler.leader import Leader
+from vgpu.plugin.scheduler.options import Options
 from vgpu.plugin.scheduler.quota import Quotas
 from vgpu.plugin.scheduler.server import Server, Tls
-from vgpu.plugin.scheduler.service import Options, Service
+from vgpu.plugin.scheduler.service import Service
 
 SETTLE = 5.0  #: seconds that decisions of an earlier process have to be bound before this one decides
 TICK = 5.0

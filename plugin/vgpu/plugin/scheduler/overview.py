@@ -21,7 +21,7 @@ from vgpu.plugin.scheduler import quota, watches
 from vgpu.plugin.scheduler.cluster import Cluster
 from vgpu.plugin.scheduler.demand import MIB
 from vgpu.plugin.scheduler.node_cards import FREE, NodeCards
-from vgpu.plugin.scheduler.service import Options, Service
+from vgpu.plugin.scheduler.options import Options
 
 CONDITIONS = Conditions(Log(name="vgpuctl"))
 QUOTA_MAP = ("kube-system", "gpuquota")
@@ -57,6 +57,11 @@ def cluster(ctx: click.Context, kubeconfig: str, output: str, wide: bool) -> Non
 @click.pass_obj
 def why(kubeconfig: str, pod: str, namespace: str, output: str, wide: bool) -> None:
     """Say for each node why POD finds no cards there, or which it would get."""
+    try:
+        from vgpu.plugin.scheduler.service import Service  # noqa: PLC0415  # not needed for the look at the cards
+    except ModuleNotFoundError as error:
+        raise VgpuError("cluster why", expected="what the extender needs of Python", found=str(error),
+                        do="pip install msgspec") from error  # fmt: skip
     api = _api(kubeconfig)
     found = _called(lambda: api.get(f"/api/v1/namespaces/{namespace}/pods/{pod}"))
     service = Service(read(kubeconfig), api, lambda: "", Options())

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from vgpu.config.errors import VgpuError
@@ -24,30 +23,16 @@ from vgpu.plugin.scheduler.decide import Decision, State, decide, request_of, re
 from vgpu.plugin.scheduler.demand import MIB, PodSpec
 from vgpu.plugin.scheduler.node_answers import Answer, Answers
 from vgpu.plugin.scheduler.node_cards import FREE, NodeCards, sum_of
+from vgpu.plugin.scheduler.options import Options
 from vgpu.plugin.scheduler.quota import Quotas, Sums
 from vgpu.plugin.scheduler.wire import FilterResult, HostPriority
 from vgpu.plugin.scheduler.write_decision import Server
 
-ARRIVAL = 2.0  #: seconds to wait for the watch to show a pod that the scheduler has seen already
 DOUBTFUL = ("unreachable", "failing", "garbage")  #: kinds of ApiError after which a write may have been done
 
 
 class Refused(Exception):
     """Why a request has no answer; the text goes into the result's Error."""
-
-
-@dataclass
-class Options:
-    """`bind`: the scheduler calls the bind verb. `names` and `gpu` are the resources of cards."""
-
-    bind: bool = False
-    policy: str = "binpack"
-    names: tuple[demand.Names, ...] = demand.DEFAULT_NAMES
-    gpu: str = demand.GPU
-    model_label: str = quota.MODEL_LABEL
-    pool_label: str = quota.POOL_LABEL
-    arrival: float = ARRIVAL
-    clock: Callable[[], float] = field(default=time.monotonic)
 
 
 class Service:

@@ -18,7 +18,7 @@ from vgpu.plugin.apiserver.client import Api, ApiError, Object
 from vgpu.plugin.scheduler import demand, quota
 from vgpu.plugin.scheduler.cluster import Cluster
 from vgpu.plugin.scheduler.demand import PodSpec
-from vgpu.plugin.scheduler.service import Options
+from vgpu.plugin.scheduler.options import Options
 
 PAGE = "500"
 WATCH_LIFE = 240  #: seconds after which the server should end a watch
