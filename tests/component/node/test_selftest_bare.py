@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import selftest_bed
+from checkout import CHECKOUT
 from daemons import wait_for
 
 from vgpu.node.selftest import place
@@ -95,15 +97,28 @@ def test_nothing_is_judged_where_there_is_no_memory(tmp_path: Path) -> None:
     assert "the card's memory: expected" in done.stderr.splitlines()[-1]
 
 
+#: The program, behind one that loses the card when the turn of managed memory has come.
+LOSES = """#!{python}
+import subprocess, sys
+real = subprocess.Popen(["{real}", *sys.argv[1:]], stdin=subprocess.PIPE, text=True)
+for line in sys.stdin:
+    if " managed" in line:
+        subprocess.run([sys.executable, "{simctl}", "set", "{sim}", "--card", "0", "--lost", "yes"], check=True)
+    real.stdin.write(line)
+    real.stdin.flush()
+real.stdin.close()
+sys.exit(real.wait())
+"""
+
+
 def test_a_card_that_is_lost_half_way_is_not_judged(node: selftest_bed.Node) -> None:
-    process = node.start("--bare", "--row", "memory", "--output", "json")
-    assert process.stderr
-    wait_for(lambda: "memory.device: " in process.stderr.readline(), selftest_bed.PATIENCE)
-    process.send_signal(signal.SIGSTOP)
-    node.lose_card()
-    process.send_signal(signal.SIGCONT)
-    output, errors = process.communicate(timeout=selftest_bed.PATIENCE)
-    assert process.returncode == 3, errors
-    rows = json.loads(output)["rows"]
+    program, simctl = node.programs / "vgpu-selftest", CHECKOUT / "libvcuda/sim/tools/simctl.py"
+    text = LOSES.format(python=sys.executable, real=program.resolve(), simctl=simctl, sim=node.sim)
+    program.unlink()
+    program.write_text(text)
+    program.chmod(0o755)
+    done = node.selftest("--bare", "--row", "memory", "--output", "json")
+    assert done.returncode == 3, done.stderr
+    rows = json.loads(done.stdout)["rows"]
     assert rows[0]["verdict"] == "pass"
     assert rows[-1]["verdict"] == "not judged"
