@@ -63,7 +63,7 @@ class Pace:
 
 
 class HealthMonitor:
-    """Call `look` in each round. `spawned` processes answer through `selector`, whose data is called with the events.
+    """Call `look` in each round. The processes answer through `selector`, whose data is to be called with the events.
 
     `conditions` say what could not be looked at. While `away()` has a reason, NVML is closed. Until the first look that
     can read the faults which an earlier vgpud recorded, nothing is judged and nothing is written.
