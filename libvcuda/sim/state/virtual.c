@@ -22,6 +22,7 @@
 #include "state/realtime.h"
 
 #define PATIENCE_NS 100000000 /* of real time, after which a waiting thread checks the running one */
+#define SLEPT 10u /* checks that find the running thread asleep, after which another one runs */
 #define QUOTA_NS 100000000 /* the period of `cpu.max` */
 #define NONE SIM_MAX_THREADS
 
@@ -190,7 +191,7 @@ static char state_of(const struct sim_timeline_thread *thread)
 
 struct look {
 	uint64_t passes;
-	bool slept;
+	unsigned slept;
 };
 
 /* It publishes itself when it goes on. */
@@ -205,7 +206,7 @@ static void pass_over_stopped(uint32_t holder)
 
 /*
  * A thread that has waited long checks the running one. It takes over from a sleeping thread only after it has seen it
- * asleep twice without another change of threads in between.
+ * asleep SLEPT times without another change of threads in between: on a busy machine a page of a file takes long, too.
  */
 static void look_after(struct look *last)
 {
@@ -227,14 +228,14 @@ static void look_after(struct look *last)
 		return;
 	}
 	char state = state_of(thread);
-	bool asleep = state == 'S';
+	unsigned slept = state != 'S' ? 0 : last->passes == passes ? last->slept + 1 : 1;
+	*last = (struct look){passes, slept};
 	if (state == 'T')
 		pass_over_stopped(holder);
-	else if (asleep && last->slept && last->passes == passes) {
+	else if (slept >= SLEPT) {
 		sim_timeline->stolen++;
 		hand_over(holder);
 	}
-	*last = (struct look){passes, asleep};
 }
 
 static void publish(uint32_t number)

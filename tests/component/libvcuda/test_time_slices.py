@@ -37,7 +37,7 @@ FLOOD_LINE = "very many threads that wait there"
 def assert_shares(node: Node, wanted: dict[Container, int], card: int = 0) -> None:
     before = [(container.used(card), container.busy(card)) for container in wanted]
     got = node.shares(*wanted, card=card)
-    assert got == [pytest.approx(share, rel=0.1) for share in wanted.values()]
+    assert got == [pytest.approx(share, rel=0.1) for share in wanted.values()], node.director.clock()
     for container, (used, busy) in zip(wanted, before):
         assert container.used(card) - used == pytest.approx(container.busy(card) - busy, rel=0.1)
 
@@ -137,6 +137,7 @@ def test_a_container_whose_processes_stop_at_random_moments(
         process.kill()
         process.wait()
     again = stopping.flood()
+    stopping.time_to_progress()
     node.director.run(2 * SETTLE)
     assert_shares(node, {stopping: 50, other: 50})
     assert again.poll() is None
@@ -158,6 +159,7 @@ def test_a_container_that_is_killed(node: Node, place: str) -> None:
     assert other.time_to_progress() < patience((50, 50))
     assert_shares(node, {other: 50})
     killed.flood()
+    killed.time_to_progress()
     node.director.run(SETTLE)
     assert_shares(node, {killed: 50, other: 50})
 
