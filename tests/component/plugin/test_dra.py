@@ -44,7 +44,7 @@ class Bed:
         self.path = path
         self.settings = Settings({
             "paths.state": f"{path}/state", "paths.run": f"{path}/run", "kubernetes.cdi_dir": f"{path}/cdi",
-            "plugin.socket_dir": f"{path}/kubelet/device-plugins",
+            "plugin.pod_resources_socket": f"{path}/kubelet/pod-resources/kubelet.sock",
         }, "n")  # fmt: skip
         self.api = ResourceApi()
         self.conditions = Conditions(Log(io.StringIO()))

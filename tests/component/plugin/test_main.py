@@ -189,7 +189,7 @@ def test_with_resource_claims_it_offers_kubelet_no_resource_and_needs_no_card(ma
         sockets.mkdir()
         bed = make_bed(
             kubernetes__dra=True, kubernetes__cdi_dir=f"{tmp_path}/cdi", plugin__socket_dir=str(sockets),
-            kubernetes__kubeconfig=f"{tmp_path}/none",
+            kubernetes__kubeconfig=f"{tmp_path}/none", plugin__pod_resources_socket=f"{directory}/pod-resources/k.sock",
         )  # fmt: skip
         bed.cards(0)
         bed.plugin.start(POD_UID="one")

@@ -53,7 +53,8 @@ class DraService:
         self.connect = connect
         self.api: Api | None = None
         self.driver = Driver(node, self.claims, lambda: self.api, conditions.log)
-        kubelet_dir = os.path.dirname(settings.text("plugin.socket_dir").rstrip("/"))
+        # Both lie below kubelet's --root-dir; its folder of device plugins does not move with that.
+        kubelet_dir = os.path.dirname(os.path.dirname(settings.text("plugin.pod_resources_socket")))
         self.server = Server(kubelet_dir, os.environ.get(POD_UID, ""), self.driver, conditions)
         self.publisher = Publisher(node, conditions)
         self._stopped = threading.Event()
