@@ -105,10 +105,10 @@ def split_id(text: str) -> tuple[str, int]:
     return uid, int(digits)
 
 
-def write(state_dir: str, claim: PreparedClaim) -> None:
+def write(state_dir: str, claim: PreparedClaim, temporary: str = "") -> None:
     """Store the record durably. This makes the directory, for root only, when it is missing."""
     os.makedirs(paths.prepared_claims(state_dir), mode=0o700, exist_ok=True)
-    records.write(paths.prepared_claim(state_dir, claim.uid), claim.record())
+    records.write(paths.prepared_claim(state_dir, claim.uid), claim.record(), temporary=temporary)
 
 
 def read(state_dir: str, uid: str) -> PreparedClaim:

@@ -17,7 +17,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.prepared import DAMAGED, KIND, PreparedClaim
 from vgpu.config.settings import Settings
 
-CDI_VERSION = "0.3.0"  #: the first version with hooks in the form that all later ones have
+CDI_VERSION = "0.5.0"  #: the first version in which a device's name may begin with a digit, as a uid may
 STAGES = ("createRuntime", "poststop")
 ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
 TIMEOUT = 60  #: seconds
@@ -33,6 +33,8 @@ class PreparedClaims:
         self.hook = hook  #: the hook's program, and its options before --prepared
         self._listed: tuple[list[str], list[str]] | None = None
         self.cdi_dir = settings.text("kubernetes.cdi_dir")
+        #: Of the holder of the lock, so that what a killed one left is overwritten. A runtime reads no such name.
+        self._temporary = [f"{paths.prepared_claims(settings.state_dir)}/.prepared.tmp", f"{self.cdi_dir}/.vgpu.tmp"]
 
     def all(self) -> tuple[list[PreparedClaim], dict[str, str]]:
         """(claims, claim uid -> message for each damaged record)."""
@@ -48,7 +50,7 @@ class PreparedClaims:
     def write(self, claim: PreparedClaim) -> None:
         """Store the record, then the CDI file anew: a reboot empties its directory."""
         with self._locked():
-            prepared.write(self.settings.state_dir, claim)
+            prepared.write(self.settings.state_dir, claim, self._temporary[0])
             self._write_cdi(claim)
 
     def remove(self, uid: str) -> None:
@@ -69,6 +71,8 @@ class PreparedClaims:
             return []
         notes = []
         with self._locked():
+            for left in self._temporary:
+                _unlink(left)
             claims, damaged = self.all()
             for uid, message in damaged.items():
                 path = paths.prepared_claim(self.settings.state_dir, uid)
@@ -97,7 +101,7 @@ class PreparedClaims:
 
     def _write_cdi(self, claim: PreparedClaim) -> None:
         os.makedirs(self.cdi_dir, mode=0o755, exist_ok=True)
-        records.write(self._cdi_path(claim.uid), cdi_spec(claim, self.hook), 0o644)
+        records.write(self._cdi_path(claim.uid), cdi_spec(claim, self.hook), 0o644, self._temporary[1])
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
