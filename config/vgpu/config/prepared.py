@@ -105,10 +105,10 @@ def split_id(text: str) -> tuple[str, int]:
     return uid, int(digits)
 
 
-def write(state_dir: str, claim: PreparedClaim, temporary: str = "") -> None:
+def write(state_dir: str, claim: PreparedClaim) -> None:
     """Store the record durably. This makes the directory, for root only, when it is missing."""
     os.makedirs(paths.prepared_claims(state_dir), mode=0o700, exist_ok=True)
-    records.write(paths.prepared_claim(state_dir, claim.uid), claim.record(), temporary=temporary)
+    records.write(paths.prepared_claim(state_dir, claim.uid), claim.record())
 
 
 def read(state_dir: str, uid: str) -> PreparedClaim:

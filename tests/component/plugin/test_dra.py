@@ -247,7 +247,7 @@ def test_a_start_restores_the_files_of_this_boot(bed: Bed) -> None:
     for path in (bed.path / "cdi").iterdir():
         path.unlink()
     (bed.path / f"cdi/vgpu.io-claim_{UIDS[3]}.json").write_text("{}")  # of a record that is gone
-    left = [bed.path / "cdi/.vgpu.tmp", bed.path / "state/claims/.prepared.tmp"]
+    left = [bed.path / "cdi/.vgpu.io-claim_x.json.9.tmp", bed.path / "state/claims/.x.json.9.tmp"]
     for path in left:  # of a write that was killed
         path.write_text("{")
     again = bed.start()

@@ -17,7 +17,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.prepared import DAMAGED, KIND, PreparedClaim
 from vgpu.config.settings import Settings
 
-CDI_VERSION = "0.5.0"  #: the first version in which a device's name may begin with a digit, as a uid may
+CDI_VERSION = "0.5.0"  #: the first version in which a device's name may begin with a digit, as a claim's uid may
 STAGES = ("createRuntime", "poststop")
 ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
 TIMEOUT = 60  #: seconds
@@ -33,8 +33,6 @@ class PreparedClaims:
         self.hook = hook  #: the hook's program, and its options before --prepared
         self._listed: tuple[list[str], list[str]] | None = None
         self.cdi_dir = settings.text("kubernetes.cdi_dir")
-        #: Of the holder of the lock, so that what a killed one left is overwritten. A runtime reads no such name.
-        self._temporary = [f"{paths.prepared_claims(settings.state_dir)}/.prepared.tmp", f"{self.cdi_dir}/.vgpu.tmp"]
 
     def all(self) -> tuple[list[PreparedClaim], dict[str, str]]:
         """(claims, claim uid -> message for each damaged record)."""
@@ -50,7 +48,7 @@ class PreparedClaims:
     def write(self, claim: PreparedClaim) -> None:
         """Store the record, then the CDI file anew: a reboot empties its directory."""
         with self._locked():
-            prepared.write(self.settings.state_dir, claim, self._temporary[0])
+            prepared.write(self.settings.state_dir, claim)
             self._write_cdi(claim)
 
     def remove(self, uid: str) -> None:
@@ -71,8 +69,6 @@ class PreparedClaims:
             return []
         notes = []
         with self._locked():
-            for left in self._temporary:
-                _unlink(left)
             claims, damaged = self.all()
             for uid, message in damaged.items():
                 path = paths.prepared_claim(self.settings.state_dir, uid)
@@ -82,11 +78,22 @@ class PreparedClaims:
             for claim in claims:
                 if claim.uid in present and not os.path.exists(self._cdi_path(claim.uid)):
                     self._write_cdi(claim)
+            self._remove_temporary()
             for name in self._cdi_names():
                 if name[len(CDI_PREFIX) : -len(CDI_SUFFIX)] not in present:
                     _unlink(f"{self.cdi_dir}/{name}")
             self._listed = self._names()
         return notes
+
+    def _remove_temporary(self) -> None:
+        """Remove what killed writers left. All that live hold the lock while they write."""
+        for directory, start in (
+            (paths.prepared_claims(self.settings.state_dir), "."),
+            (self.cdi_dir, f".{CDI_PREFIX}"),
+        ):
+            for name in _listdir(directory):
+                if name.startswith(start) and name.endswith(".tmp"):
+                    _unlink(f"{directory}/{name}")
 
     def _names(self) -> tuple[list[str], list[str]]:
         """The names of the records, and of the CDI files."""
@@ -101,7 +108,7 @@ class PreparedClaims:
 
     def _write_cdi(self, claim: PreparedClaim) -> None:
         os.makedirs(self.cdi_dir, mode=0o755, exist_ok=True)
-        records.write(self._cdi_path(claim.uid), cdi_spec(claim, self.hook), 0o644, self._temporary[1])
+        records.write(self._cdi_path(claim.uid), cdi_spec(claim, self.hook), 0o644)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
