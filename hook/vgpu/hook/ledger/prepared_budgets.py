@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from vgpu.hook.request.prepared_claims import WantedResults
 
-PATIENCE = 20.0  #: seconds that a container waits for another one with its budget, which is being set up
+PATIENCE = 30.0  #: seconds that a container waits for another one with its budget, which is being set up
 
 
 def add_to(totals: Totals, state_dir: str, known: list[tuple[Claim, bool]], own: Collection[str]) -> list[str]:
