@@ -18,7 +18,6 @@ ELSEWHERE = {
     "hook/devices/access_check": "system/test_device_cgroup.py",
     "hook/ledger/living_claims": "component/hook/test_ledger.py",
     "hook/ledger/totals": "component/hook/test_ledger.py",
-    "hook/stop": "unit/hook/test_main.py",
     "node/ctl/explain": "component/node/test_ctl_explain.py",
     "node/ctl/gc": "component/node/test_ctl_gc.py",
     "node/ctl/health": "system/test_daemon.py",
