@@ -26,6 +26,7 @@ ELSEWHERE = {
     "node/cards/probe_process": "component/node/test_health_monitor.py",
     "node/ctl/selftest": "system/test_selftest.py",
     "node/daemon/command": "rules/test_loaded_modules.py",
+    "node/daemon/hook_lines": "unit/node/daemon/test_hook_counts.py",
     "node/doctor/repairs": "component/node/test_doctor_fix.py",
     "node/selftest/bare": "component/node/test_selftest_bare.py",
     "node/selftest/container": "system/test_selftest.py",
