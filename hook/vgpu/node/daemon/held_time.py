@@ -122,7 +122,7 @@ class HeldTime:
         self._open: dict[Key, Held] = {}
         self._sums: dict[Names, Sum] = {}
         self._lines: list[dict[str, object]] = []  # for the log
-        self._copied = clock()
+        self._copied = float("-inf")  # the copy of before a restart may be old
         self._written: dict[str, object] = {}
         self.log = HookLines(settings.run_dir)
         self._load()
@@ -142,7 +142,6 @@ class HeldTime:
 
     def close(self) -> None:
         """Copy the sums at the end of vgpud, so that a reboot in good order loses nothing."""
-        self._copied = -SAVE
         self._write(self.clock(), orderly=True)
 
     # Counting
