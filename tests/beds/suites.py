@@ -44,7 +44,7 @@ def with_libraries(suite: str, package: str, program: str, libraries: tuple[str,
 
 def source(suite: str, package: str, directory: Path) -> None:
     """Unpack the source package `package` of `suite`, with Debian's patches, as `directory`."""
-    apt = _apt(suite, directory.parent / "apt", "deb-src")
+    apt = apt_get(suite, directory.parent / "apt", "deb-src")
     _run([*apt, "update", "-q"], directory.parent)
     _run([*apt, "source", "--download-only", "-q", package], directory.parent)
     (description,) = directory.parent.glob("*.dsc")
@@ -54,7 +54,7 @@ def source(suite: str, package: str, directory: Path) -> None:
 def _fetch(suite: str, package: str, directory: Path) -> None:
     home = roots.CACHE / "packages" / f"apt-{suite}"
     with roots.locked(home), tempfile.TemporaryDirectory() as name:
-        apt = _apt(suite, home)
+        apt = apt_get(suite, home)
         _run([*apt, "update", "-q"], Path(name))
         _run([*apt, "download", "-q", package], Path(name))
         (archive,) = Path(name).glob("*.deb")
@@ -67,7 +67,7 @@ def _mirror() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
 
 
-def _apt(suite: str, home: Path, kind: str = "deb") -> list[str]:
+def apt_get(suite: str, home: Path, kind: str = "deb") -> list[str]:
     """apt-get whose lists, sources and preferences are below `home` only."""
     for name in ("lists/partial", "archives/partial"):
         (home / name).mkdir(parents=True, exist_ok=True)

@@ -68,6 +68,11 @@ def record(cards: int = 1, containers: int = 1, **changes: Any) -> dict[str, Any
             "starts": 12, "stops": 9, "refusals": {"allocation": 2},
             "seconds": {"bounds": [0.1, 1.0], "buckets": [10, 1, 1], "sum": 4.5},
         },
+        "held": [
+            {"namespace": "team", "pod": f"web-{number}", "container_name": "main", "core_seconds": 25.5 + number,
+             "memory_byte_seconds": 100.0 * GIB}
+            for number in range(containers)
+        ],
         "violations": [], "violation_counts": {"reported": 1, "killed": 0}, **changes,
     }  # fmt: skip
 

@@ -62,3 +62,7 @@ def test_eight_containers_agree_with_themselves_and_with_their_cards(site: Site)
         assert GIB - free == (found[container].memory_used() or 0) + context, "the one who looks has a context, too"
         site.delete(container)
     wait_for(lambda: not last_round(site.node).containers, timeout=600, what="the dead are still shown")
+    sums = {str(one["container_name"]): one["core_seconds"] for one in rounds.read(site.node.settings.run_dir)["held"]}  # type: ignore[attr-defined]
+    rows = json.loads(site.node.vgpuctl("report", "--output", "json").stdout)
+    assert {row["container"]: row["core_seconds"] for row in rows} == pytest.approx(sums, abs=0.1)
+    assert set(sums) == set(started)

@@ -174,6 +174,11 @@ def plugin_lock(run_dir: str) -> str:
 # Below either of them
 
 
+def held_time(directory: str) -> str:
+    """What containers have held: below the run directory as of vgpud's last round, below the other for a reboot."""
+    return directory + "/held-time.json"
+
+
 def ledger_temporary(directory: str) -> str:
     """The temporary file of the holder of the ledger's lock, who alone writes it."""
     return directory + "/.ledger.tmp"
@@ -216,6 +221,11 @@ def runtimes(state_dir: str) -> str:
 
 def context_sizes(state_dir: str) -> str:
     return state_dir + "/context-sizes.json"
+
+
+def held_log(state_dir: str) -> str:
+    """A line for each time in which a container has held the same amounts; `.1` has the lines before."""
+    return state_dir + "/held-time.log"
 
 
 def all_limiter_copies(state_dir: str) -> str:

@@ -14,7 +14,7 @@ VERSION = 1
 EVERY = 10.0  #: seconds after which the plugin writes the record again, also without a change
 MAX_AGE = 60.0  #: seconds after which a record is of a plugin that hangs or has ended
 
-State = dict[str, bool]  #: alive, ready, health_known
+State = dict[str, object]  #: alive, ready, health_known, and the node's name in Kubernetes, "" if not known
 
 
 def write(run_dir: str, state: State, boot_id: str, at: float) -> None:
@@ -34,7 +34,9 @@ def read(run_dir: str, boot_id: str, at: float) -> State:
         if fields.text("boot_id") != boot_id:
             return {}
         fresh = 0 <= at - fields.time("written") <= MAX_AGE
-        found = {"alive": fields.flag("alive") and fresh, "ready": fields.flag("ready") and fresh}
+        found: State = {"alive": fields.flag("alive") and fresh, "ready": fields.flag("ready") and fresh}
+        if fields.record.get("node"):
+            found["node"] = fields.text("node")  # also when the plugin is away
         return {**found, "health_known": fields.flag("health_known")} if fresh else found
     except NotKnown:
         raise

@@ -27,16 +27,17 @@ class Run:
     """One run of the hook. `step` is the step that runs; `steps` are all so far with the times at which they began.
 
     `name` is namespace/pod/container, or "". `run_dir` is known from the settings on. `keep` is what a start still has
-    to do after its report.
+    to do after its report. `held` is what a stop has released, for the line in the log.
     """
 
-    __slots__ = ("keep", "name", "run_dir", "steps")
+    __slots__ = ("held", "keep", "name", "run_dir", "steps")
 
     def __init__(self) -> None:
         self.run_dir = ""
         self.name = ""
         self.steps = [("state", time.monotonic())]
         self.keep: Callable[[], None] | None = None
+        self.held: dict[str, object] | None = None
 
     @property
     def step(self) -> str:
@@ -54,12 +55,14 @@ def record(
     error: str,
     name: str = "",
     steps: list[tuple[str, float]] | None = None,
+    held: dict[str, object] | None = None,
 ) -> dict[str, object]:
     """The record of one run of the hook; `state` is the runtime's state JSON.
 
     `name` is namespace/pod/container, or "". `seconds` is how long this process has run. Before this module was loaded
     it had hardly waited, so that part is its processor time. `steps` has when each step began by the monotonic clock,
-    and the record how long each took; a step that was left for another one and went on later has two entries.
+    and the record how long each took; a step that was left for another one and went on later has two entries. `held` is
+    what the container held until now (vgpu.hook.stop).
     """
     now = time.monotonic()
     container, pid = state.get("id"), state.get("pid")
@@ -67,6 +70,7 @@ def record(
         "time": time.time(), "stage": stage, "container": container if isinstance(container, str) else "",
         "name": name, "pid": pid if isinstance(pid, int) else 0, "notes": notes, "error": error,
         "seconds": round(now - _LOADED + _USED, 4), "steps": _taken(steps or [], now),
+        **({"held": held} if held else {}),
     }  # fmt: skip
 
 

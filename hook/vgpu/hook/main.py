@@ -143,7 +143,9 @@ def _report(parsed: Arguments, run: Run, state: dict[str, object], lines: list[s
             for line in lines:
                 _print(escaped(line), sys.stdout)  # the maker of an image chose the names of its files
         elif run.run_dir and (lines or failed):
-            hooklog.write(run.run_dir, hooklog.record(parsed.stage, state, lines, failed, run.name, run.steps))
+            hooklog.write(
+                run.run_dir, hooklog.record(parsed.stage, state, lines, failed, run.name, run.steps, run.held)
+            )
     except (Exception, KeyboardInterrupt) as error:
         _print("vgpu-hook: " + _line("report", error), sys.stderr)
 

@@ -6,7 +6,10 @@ container's init.
 
 from __future__ import annotations
 
+import time
+
 from vgpu.config import settings as node_settings
+from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.hook.hooklog import Run
 from vgpu.hook.ledger.living_claims import LivingClaims
@@ -22,4 +25,19 @@ def stop(run: Run, state: dict[str, object], config_path: str, proc: str = "/pro
     container = state.get("id")
     if not isinstance(container, str):
         raise VgpuError("state JSON on stdin", expected="an id", found=container)
-    return ["released", *claims.notes] if claims.release(container) else claims.notes
+    if not claims.release(container):
+        return claims.notes
+    if claims.ended is not None:
+        run.name = claims.ended.name
+        run.held = held(claims.ended, time.clock_gettime(time.CLOCK_BOOTTIME))
+    return ["released", *claims.notes]
+
+
+def held(claim: Claim, ended: float) -> dict[str, object]:
+    """What the container held of which card until `ended`, in seconds since boot: vgpud may not have seen its end."""
+    return {
+        "boot_id": claim.boot_id, "pid": claim.pid, "start_time": claim.start_time, "ready": claim.ready,
+        "pod_uid": claim.holder.pod_uid if claim.holder else "",
+        "ended": ended,
+        "cards": [[card.uuid, *claim.committed(card)] for card in claim.cards],
+    }  # fmt: skip

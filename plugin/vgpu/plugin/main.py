@@ -29,8 +29,8 @@ from vgpu.node.service.file_signature import signature
 from vgpu.node.service.kubelet_resources import Resource
 from vgpu.node.service.log import Conditions, Log
 from vgpu.node.service.sd_notify import Notifier
-from vgpu.plugin import background, inotify
-from vgpu.plugin.background import BackgroundServices
+from vgpu.plugin import inotify
+from vgpu.plugin.background import NODE_NAME, BackgroundServices
 from vgpu.plugin.cards.driver_upgrade import DriverUpgrade
 from vgpu.plugin.cards.health import CardHealth
 from vgpu.plugin.cards.inventory import InventoryMonitor
@@ -100,7 +100,7 @@ class DevicePlugin:
     def _dra_service(self) -> DraService:
         from vgpu.plugin.dra.service import DraService  # noqa: PLC0415  # it loads what the device plugin loads later
 
-        node = os.environ.get(background.NODE_NAME) or self.settings.node
+        node = os.environ.get(NODE_NAME) or self.settings.node
         return DraService(self.settings, node, self.hook, self.config_path, self.boot_id, self.conditions)
 
     def run(self) -> None:
@@ -159,7 +159,10 @@ class DevicePlugin:
 
     def _record_state(self) -> None:
         """Write the plugin's state for vgpud, when it has changed or is about to be too old."""
-        state = {"alive": self.is_alive()[0], "ready": self.is_ready()[0], "health_known": self.health_known()}
+        state: plugin_state.State = {
+            "alive": self.is_alive()[0], "ready": self.is_ready()[0], "health_known": self.health_known(),
+            "node": os.environ.get(NODE_NAME, ""),
+        }  # fmt: skip
         if self.lock >= 0 and (state != self._state or since_boot() - self._state_written >= plugin_state.EVERY):
             plugin_state.write(self.settings.run_dir, state, self.boot_id, since_boot())
             self._state, self._state_written = state, since_boot()

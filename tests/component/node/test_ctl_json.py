@@ -51,6 +51,7 @@ CALLS = {
     "inventory show": ("", 0, ""),
     "logs": ("", 0, ""),
     "ps": ("", 0, ""),
+    "report": ("", 0, "--since never"),
     "request": ("--cores 30 --memory 1Gi", 0, "--cores 30"),
     "runtime check": ("--runtime crio", 3, "--runtime crio"),
     "runtime configure": (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 import socket
 import subprocess
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from daemons import wait_for
 from prometheus_client.parser import text_string_to_metric_families
 
 from vgpu.config.settings import Settings
+from vgpu.plugin.exporter import families
 from vgpu.plugin.exporter.server import Exporter
+from vgpu.plugin.exporter.snapshot import of_record
 
 MONITORING = CHECKOUT / "packaging/monitoring"
 ALERTS = yaml.safe_load((MONITORING / "alerts.yaml").read_text(encoding="utf-8"))
@@ -88,7 +91,7 @@ def test_a_query_is_of_exported_metrics_and_their_labels(exporter: Exporter, que
 
 def test_texts_of_alerts_and_legends_name_labels_that_exist(exporter: Exporter) -> None:
     labels = exported(exposition(exporter))
-    for rule in rules():
+    for rule in [rule for rule in rules() if "alert" in rule]:
         (name, *_) = re.findall(r"\bvgpu_\w+", rule["expr"])
         texts = " ".join(rule["annotations"].values())
         assert set(re.findall(r"\$labels\.(\w+)", texts)) <= labels[name], rule["alert"]
@@ -161,6 +164,88 @@ def test_promtool_accepts_the_rules_and_the_dashboards_queries(tmp_path: Path) -
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+#: What goes wrong in vgpud's record, and the alerts for it.
+FAILURES: dict[str, tuple[Callable[[dict[str, Any]], None], set[str]]] = {
+    "a card is lost": (lambda made: made["cards"][0].update(fault="lost"), {"VgpuCardUnhealthy"}),
+    "a card has an Xid": (lambda made: made["cards"][1].update(fault="Xid 94"), {"VgpuCardUnhealthy"}),
+    "the driver is gone": (
+        lambda made: made["vgpud"].update(inventory={"state": "failed", "error": "not loaded"}),
+        {"VgpuInventoryFailed"},
+    ),
+    "NVML hangs": (lambda made: made["vgpud"].update(health_known=False), {"VgpuCardHealthNotKnown"}),
+    "the plugin is blind": (lambda made: made["plugin"].update(health_known=False), {"VgpuCardHealthNotKnown"}),
+    "the plugin is away": (lambda made: made["plugin"].update(alive=False, ready=False), {"VgpuPluginNotReady"}),
+    "a claim is damaged": (lambda made: made["vgpud"].update(warnings=["claim.json: expected JSON"]), {"VgpuWarnings"}),
+    "somebody computes without a claim": (
+        lambda made: made["cards"][0].update(foreign=[{"pid": 1, "command": "x", "kind": "compute"}]),
+        {"VgpuForeignProcesses"},
+    ),
+    "a container is beyond its limit": (
+        lambda made: made.update(violations=[{"container": made["containers"][0]["container"],
+                                              "uuid": round_records.uuid_of(0)}]),
+        {"VgpuContainerBeyondLimit"},
+    ),
+    "a container reports too little": (
+        lambda made: made["containers"][0]["cards"][0].update(doubted=True), {"VgpuContainerDoubted"}
+    ),
+}  # fmt: skip
+MINUTES = 60
+
+
+def healthy_record() -> dict[str, Any]:
+    """A record without anything that an alert is for, with figures of this moment."""
+    made = round_records.record(cards=2, containers=3)
+    made["vgpud"].update(warnings=[], rounds=random.randrange(1000))
+    made["plugin"] = {"alive": True, "ready": True, "health_known": True}
+    made["violation_counts"] = {"reported": 0, "killed": 0}
+    for card in made["cards"]:
+        card.update(utilization=random.randrange(101), memory_used=random.randrange(16) << 30)
+    for container in made["containers"]:
+        container["cards"][0].update(cores_used=100 * random.random(), lent=random.randrange(100))
+    return made
+
+
+def series_of(records: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The exported series of these rounds, as promtool's input."""
+    found: dict[str, list[str]] = {}
+    for at, made in enumerate(records):
+        for family in families.of_snapshot(of_record(made), "1"):
+            for sample in family.samples:
+                labels = ",".join(f"{name}={json.dumps(value)}" for name, value in sample.labels.items())
+                values = found.setdefault(f"{sample.name}{{{labels}}}", [])
+                values += ["_"] * (at - len(values)) + [repr(float(sample.value))]
+    return [{"series": name, "values": " ".join(values)} for name, values in found.items()]
+
+
+def test_alerts_fire_for_their_failures_and_none_on_a_healthy_node(tmp_path: Path) -> None:
+    """By promtool's clock: a failure that lasts an hour, and 1,000 healthy rounds."""
+    firing = 'ALERTS{alertstate="firing"}'
+    tests = [{
+        "interval": "15s", "input_series": series_of([healthy_record() for _ in range(1000)]),
+        "promql_expr_test": [
+            {"expr": f"count(count_over_time({firing}[5h]))", "eval_time": "249m", "exp_samples": []}
+        ],
+    }]  # fmt: skip
+    for plant, alerts in FAILURES.values():
+        made = healthy_record()
+        plant(made)
+        samples = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(alerts)]
+        asked = {"expr": f"group by (alertname) ({firing})", "eval_time": f"{MINUTES}m", "exp_samples": samples}
+        rounds = [healthy_record()] * 4 + [made] * 4 * MINUTES
+        tests.append({"interval": "15s", "input_series": series_of(rounds), "promql_expr_test": [asked]})
+    file = tmp_path / "tests.yaml"
+    file.write_text(json.dumps({"rule_files": [str(MONITORING / "alerts.yaml")], "evaluation_interval": "15s",
+                                "tests": tests}))  # fmt: skip
+    done = subprocess.run(
+        [program("promtool"), "test", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    unprovoked = {rule["alert"] for rule in rules() if "alert" in rule} - set.union(
+        *(one for _, one in FAILURES.values())
+    )
+    assert unprovoked == {"VgpuDaemonDown", "VgpuMemoryNearLimit", "VgpuStartsRefused"}
+
+
 class Prometheus:
     """The distribution's Prometheus, which scrapes `target` each second."""
 
@@ -205,6 +290,7 @@ def test_prometheus_scrapes_the_exporter_and_evaluates_rules_and_panels(exporter
     try:
         wanted = {
             "VgpuContainerBeyondLimit", "VgpuCardUnhealthy", "VgpuCardHealthNotKnown", "VgpuPluginNotReady",
+            "VgpuWarnings",
         }  # fmt: skip
         wait_for(lambda: wanted <= prometheus.firing(), timeout=600, what=prometheus.log.read_text)
         assert prometheus.firing() == wanted

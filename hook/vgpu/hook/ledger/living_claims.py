@@ -24,9 +24,12 @@ if TYPE_CHECKING:  # not at run time: it costs the hook's process time
 
 
 class LivingClaims:
-    """The claims of one node. `notes` collects messages about damaged records; `proc` is the root of procfs."""
+    """The claims of one node. `notes` collects messages about damaged records; `proc` is the root of procfs.
 
-    __slots__ = ("boot_id", "notes", "proc", "run_dir", "state_dir")
+    `ended` is the claim that `release` has removed last.
+    """
+
+    __slots__ = ("boot_id", "ended", "notes", "proc", "run_dir", "state_dir")
 
     def __init__(self, settings: Settings, proc: str = "/proc") -> None:
         self.run_dir = settings.run_dir
@@ -34,6 +37,7 @@ class LivingClaims:
         self.proc = proc
         self.boot_id = staleness.boot_id(proc)
         self.notes: list[str] = []
+        self.ended: Claim | None = None
 
     def release(self, container: str) -> bool:
         """Release a container that has ended. False when it has no claim, or a new life under the same id."""
@@ -48,6 +52,7 @@ class LivingClaims:
             else:
                 if self.lives(claim):
                     return False
+                self.ended = claim
             self._end(container)
             return True
 

@@ -47,7 +47,9 @@ _PCIE = {"PIX": _SWITCH, "PXB": _SWITCH, "PHB": _NUMA, "NODE": _NUMA, "SYS": 0}
 
 
 class NoFit(VgpuError):
-    """The request gets no cards now. The one line has the reason for each card."""
+    """The request gets no cards now. The one line has the reason for each card, `reasons` each without its card."""
+
+    reasons: tuple[str, ...] = ()
 
 
 class Commitment:
@@ -129,7 +131,7 @@ def place(
     pools = _preferred(request, node, fitting) or _pools(request, node, fitting)
     if not pools:
         fragments = _fragments(request, node, held, policy, ill or {}) if by_kubelet else ""
-        raise NoFit(_explain(request, node, fitting, reasons, fragments))
+        raise _no_fit(request, node, fitting, reasons, fragments)
     choose = _whole_cards if request.exclusive else _shares
     return [node[at] for at in choose(request, node, held, pools, policy)]
 
@@ -275,7 +277,7 @@ def _fragments(request: Request, node: list[Card], held: list[Commitment], polic
     return f" ({room}; a scheduler extender would have let the pod wait)"
 
 
-def _explain(request: Request, node: list[Card], fitting: list[int], reasons: list[str], fragments: str) -> str:
+def _no_fit(request: Request, node: list[Card], fitting: list[int], reasons: list[str], fragments: str) -> NoFit:
     head = f"no card fits {_asked(request)}{fragments}"
     fits = f"fits{', NUMA node {}' * request.wishes.numa}"
     if len(fitting) >= request.gpus and not _has_memory(request, node, fitting):
@@ -285,9 +287,10 @@ def _explain(request: Request, node: list[Card], fitting: list[int], reasons: li
         head = f"no NUMA node has the cards for {_asked(request)}"
     elif fitting:
         head = f"only {len(fitting)} of {len(node)} cards fit{'s' * (len(fitting) == 1)} {_asked(request)}{fragments}"
-    lines = [f"{shown(card.label())}: {reason or fits.format(card.numa)}"
-             for card, reason in zip(node, reasons)]  # fmt: skip
-    return f"{head}: {_bounded(lines)}"
+    told = [reason or fits.format(card.numa) for card, reason in zip(node, reasons)]
+    refused = NoFit(f"{head}: {_bounded([f'{shown(card.label())}: {one}' for card, one in zip(node, told)])}")
+    refused.reasons = tuple(told)
+    return refused
 
 
 def _bounded(lines: list[str]) -> str:

@@ -18,9 +18,9 @@ from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.node.ctl import logs, pod_manifest
-from vgpu.node.ctl.names import Names
 from vgpu.node.ctl.output import Id, Time, output_option, print_json, print_table, print_text, wide_option
 from vgpu.node.ctl.pod_manifest import Placed
+from vgpu.node.daemon.container_names import Names
 from vgpu.node.service import installation
 
 MANIFESTS = (".yaml", ".yml", ".json")
@@ -136,8 +136,8 @@ def _explain_state(state: dict[str, object], hook: list[str], output: str, wide:
 
 
 def _last_start(what: str, node: Settings) -> logs.Line:
-    lines = logs.read(node.run_dir)
-    wanted = logs.Wanted(what, lines, Ledger(node, []))
+    lines, known = logs.named(node)
+    wanted = logs.Wanted(what, lines, known)
     found = [line for line in lines if wanted.matches(line) and line["stage"] in STARTS]
     if not found:
         raise VgpuError(

@@ -2,7 +2,8 @@
 
 Belongs here: reading `hook.log` and `hook.log.1`, and the choice of lines. Does not belong here: the form of the hook's
 log (vgpu.hook.hooklog), and reading vgpud's lines, which are in journald (vgpu.node.ctl.journal). vgpud's lines name a
-container by its id or by its pod, somewhere in the text.
+container by its id or by its pod, somewhere in the text. The hook knows names of pods only. The names that podman and
+Docker gave are those of the claims, and of vgpud's record of what containers have held.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import click
 
 from vgpu.config import paths, records, settings
 from vgpu.config.errors import VgpuError
+from vgpu.config.settings import Settings
 from vgpu.hook import hooklog
 from vgpu.hook.ledger.ledger import Ledger
-from vgpu.node.ctl import journal
-from vgpu.node.ctl.names import Names
+from vgpu.node.ctl import journal, report
 from vgpu.node.ctl.output import Id, Time, output_option, print_table, wide_option
+from vgpu.node.daemon.container_names import Names
 
 LINES = ("time", "source", "stage", "container", "name", "pid", "error", "notes")
 #: Columns that a narrow terminal does not show, the first to go first.
@@ -43,12 +45,12 @@ def logs(config_path: str, container: str, errors: bool, source: str, output: st
     namespace/pod for all of a pod, otherwise the name that podman or Docker gave it.
     """
     node = settings.read(config_path)
-    hook_lines = read(node.run_dir)
+    hook_lines, known = named(node)
     lines = [] if source == "vgpud" else hook_lines
     if source != "hook":
         lines = sorted([*lines, *_vgpud_lines()], key=time_of)
     if container:
-        wanted = Wanted(container, hook_lines, Ledger(node, []))
+        wanted = Wanted(container, hook_lines, known)
         lines = [line for line in lines if wanted.matches(line)]
         if not lines and not wanted.ids:
             raise VgpuError("container", expected="an id or a name of the log, or of a container that holds a share",
@@ -68,16 +70,26 @@ def read(run_dir: str) -> list[Line]:
     return sorted(found, key=time_of)
 
 
+def named(node: Settings) -> tuple[list[Line], dict[str, str]]:
+    """The hook's lines with the names that are known, and these names by container."""
+    names = Names()
+    known = {
+        **report.names(node.run_dir, node.state_dir),
+        **{claim.container: names.of(claim) for claim in Ledger(node, []).claims()},
+    }
+    return [
+        {**line, "name": line["name"] or known.get(str(line["container"]), "")} for line in read(node.run_dir)
+    ], known
+
+
 class Wanted:
     """The containers that the user means by `wanted`: their ids and names.
 
-    A name is known from the hook's lines and from the claims, an id also if neither has it.
+    `names` are those of containers by id. An id is known also if neither the lines nor `names` have it.
     """
 
-    def __init__(self, wanted: str, hook_lines: list[Line], ledger: Ledger) -> None:
-        names = Names()
-        known = [(str(line["container"]), str(line["name"])) for line in hook_lines]
-        known += [(claim.container, names.of(claim)) for claim in ledger.claims()]
+    def __init__(self, wanted: str, hook_lines: list[Line], names: dict[str, str]) -> None:
+        known = [(str(line["container"]), str(line["name"])) for line in hook_lines] + list(names.items())
         self.names = {name for _, name in known if name == wanted or name.startswith(f"{wanted}/")}
         exact = any(container == wanted for container, _ in known)
         self.ids = {

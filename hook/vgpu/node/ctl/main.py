@@ -35,6 +35,7 @@ SUMMARIES = {
     "inventory": "The driver's files, device nodes and cards of this node, as containers get them.",
     "logs": "Print what the hook and vgpud did for containers, the oldest first.",
     "ps": "List the containers with cards: their processes, shares, limits and use.",
+    "report": "Print for how long containers have held how much of the cards: cards times hours, and GiB times hours.",
     "request": "Print the annotation by which a container outside Kubernetes asks for a share of a card.",
     "runtime": "Have container runtimes call vgpu's hook, take that back, and prove it.",
     "selftest": "Show on this node's own card whether what vgpu promises holds, and print the report.",

@@ -25,8 +25,8 @@ from vgpu.config.request import WHOLE_CARD, Request, Wishes, parse_size
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.placement import placement
-from vgpu.node.ctl.names import Names
 from vgpu.node.ctl.output import Bytes, Id, output_option, print_json
+from vgpu.node.daemon.container_names import Names
 
 MAX_CANDIDATES = 10
 

@@ -25,8 +25,8 @@ from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.placement.placement import Commitment
 from vgpu.node.ctl import health
-from vgpu.node.ctl.names import Names
 from vgpu.node.daemon import reader, usage_regions
+from vgpu.node.daemon.container_names import Names
 
 LIMIT = 1.0  #: seconds for the answer of a container, which takes some milliseconds
 TOTAL = 5.0  #: seconds for all answers

@@ -39,6 +39,7 @@ from vgpu.node.daemon.copy_removal import CopyRemoval
 from vgpu.node.daemon.device_monitor import DeviceMonitor
 from vgpu.node.daemon.driver_overhead import DriverOverhead
 from vgpu.node.daemon.foreign_processes import ForeignProcessMonitor
+from vgpu.node.daemon.held_time import HeldTime
 from vgpu.node.daemon.incidents import Incidents
 from vgpu.node.daemon.inventory_refresh import InventoryRefresher
 from vgpu.node.daemon.lender import Lender
@@ -82,6 +83,7 @@ class Daemon:
         self.server = Server(paths.vgpud_socket(self.settings.run_dir), self.selector, self.answer, since_boot)
         self.workers: list[Worker] = []  # all workers that are not waited for yet, also those whose result is unused
         self.incidents = Incidents()
+        self.held_time = HeldTime(self.settings, proc)
         self.driver_upgrade = ""  # why NVML must stay closed: the GPU operator upgrades the driver
         self.card_health = HealthMonitor(
             self.settings, self.conditions, self.selector, proc, away=lambda: self.driver_upgrade
@@ -151,6 +153,7 @@ class Daemon:
         self.conditions.set("file locks", self.lender.without_locks())
         self.conditions.set("futexes", self.lender.without_waits())
         self.server.tick()
+        self._part("held time", self._count_held)
         self._part("round record", lambda: self._record_round(begun))
         self.conditions.set("records of the plugin", self.round_recorder.not_known)
         if not self.ready and (self.inventory.attempts or since_boot() - self.started > READY_AFTER):
@@ -190,12 +193,20 @@ class Daemon:
         self.notifier.stopping()
         self._stop_parts()
         self.card_health.stop()
+        self._part("held time", self.held_time.close)
         self.round_recorder.remove()
         self.server.close()
         self.selector.close()
         for fd in (*self.wake, self.lock):
             os.close(fd)
         self.log.info("stopped")
+
+    def _count_held(self) -> None:
+        ledger = Ledger(self.settings, [], self.proc)
+        found = self.inventory.found
+        self.conditions.set("held time before", self.held_time.problem)
+        sizes = {card.uuid: card.memory for card in found.cards} if found else {}
+        self.held_time.look(ledger.claims(), ledger.lives, sizes)
 
     def _stop_parts(self) -> None:
         self.inventory.stop()
@@ -279,6 +290,7 @@ class Daemon:
         self._note_settings()
         self._create_parts()
         self.card_health.reload(found)
+        self.held_time.settings = found
         self.log.info("settings read again", path=self.config_path)
 
     def _note_settings(self) -> None:
@@ -336,6 +348,11 @@ class Daemon:
                 "health_known": not (self.not_known & CARD_HEALTH or self.card_health.not_known()),
             },
             "ledger": {"claims": dict(self.reaper.counts), "grants": grants.count(self.settings.state_dir)},
+            "held": [
+                {"namespace": one.namespace, "pod": one.pod, "container_name": one.container,
+                 "core_seconds": one.core_seconds, "memory_byte_seconds": one.memory_byte_seconds}
+                for one in self.held_time.sums
+            ],
         })  # fmt: skip
 
     def processes(self) -> dict[str, object]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from vgpu.config import limits, paths, plugin_state, pods, records, rounds, usage
+from vgpu.config import limits, paths, plugin_state, records, rounds, usage
 from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import NotKnown, VgpuError
@@ -26,6 +26,7 @@ from vgpu.hook.placement.placement import Commitment
 from vgpu.node.cards.health_monitor import HealthMonitor
 from vgpu.node.daemon import usage_regions
 from vgpu.node.daemon.card_use import CardUseMonitor
+from vgpu.node.daemon.container_names import Labels
 from vgpu.node.daemon.foreign_processes import ForeignProcessMonitor
 from vgpu.node.daemon.hook_counts import HookCounts
 from vgpu.node.daemon.incidents import Incidents
@@ -93,6 +94,7 @@ class RoundRecorder:
         self.clock = clock
         self.wall_clock = wall_clock
         self.hook_counts = HookCounts(settings.run_dir)
+        self.labels = Labels(settings.run_dir)
         self.not_known = ""
         self._plugin: plugin_state.State = {}
         self._last = clock()
@@ -112,7 +114,7 @@ class RoundRecorder:
         now = self.clock()
         rounds.write(self.settings.run_dir, {
             "boot_id": staleness.boot_id(self.proc), "taken": now, "time": self.wall_clock(),
-            "node": self.settings.node or os.uname().nodename,
+            "node": self._node(),
             "driver_version": inventory.driver_version if inventory else "",
             "cards": self._cards(inventory, ledger),
             "containers": self._containers(living, figures),
@@ -173,6 +175,11 @@ class RoundRecorder:
             for card in inventory.cards
         ]  # fmt: skip
 
+    def _node(self) -> str:
+        """The node's name in Kubernetes where vgpud's or the plugin's environment has it, else that of the settings."""
+        known = os.environ.get("NODE_NAME") or str(self._plugin.get("node", ""))
+        return known or self.settings.node or os.uname().nodename
+
     def _look_at_plugin(self) -> None:
         try:
             boot_id = staleness.boot_id(self.proc)
@@ -198,9 +205,11 @@ class RoundRecorder:
 
     def _containers(self, living: list[Claim], figures: dict[Key, Record]) -> list[Record]:
         processes = ContainerProcesses(living, self.proc)
-        seen = self._seen(living, processes)
+        seen, names = self._seen(living, processes), self.labels.of(living)
         return [
-            self._container(claim, figures, seen.get(claim.container) or {"pids": _pids(processes, claim)})
+            self._container(
+                claim, names[claim.container], figures, seen.get(claim.container) or {"pids": _pids(processes, claim)}
+            )
             for claim in living
         ]
 
@@ -217,9 +226,11 @@ class RoundRecorder:
         answers = self.parts.readers.call(shares, look)
         return {container: answer for container, answer in answers.items() if isinstance(answer, dict)}
 
-    def _container(self, claim: Claim, figures: dict[Key, Record], seen: dict[str, Any]) -> Record:
+    def _container(
+        self, claim: Claim, names: tuple[str, str, str], figures: dict[Key, Record], seen: dict[str, Any]
+    ) -> Record:
         pids, held = seen["pids"], seen.get("held")
-        namespace, pod, name = self._names(claim)
+        namespace, pod, name = names
         return {
             "container": claim.container, "name": claim.name, "namespace": namespace, "pod": pod,
             "container_name": name, "pod_uid": claim.holder.pod_uid if claim.holder else "", "pid": claim.pid,
@@ -269,19 +280,6 @@ class RoundRecorder:
             return limits.in_force(records.read_bounded(path, limits.SIZE), int(self.wall_clock()), path)
         except (OSError, VgpuError):
             return [(card, 0) for card in claim.cards]
-
-    def _names(self, claim: Claim) -> tuple[str, str, str]:
-        """Namespace, pod and container; ("", "", the container's id) outside Kubernetes."""
-        if claim.holder is None:
-            return "", "", claim.container
-        parts = claim.name.split("/")
-        if len(parts) == 3 and all(parts):
-            return parts[0], parts[1], parts[2]
-        try:
-            pod = pods.read(self.settings.run_dir, claim.holder.pod_uid)
-        except (OSError, VgpuError):
-            return "", claim.holder.pod_uid, claim.holder.container
-        return pod.namespace, pod.name, claim.holder.container
 
 
 def _pids(processes: ContainerProcesses, claim: Claim) -> list[int]:

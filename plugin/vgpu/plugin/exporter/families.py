@@ -33,6 +33,7 @@ def of_snapshot(snapshot: Snapshot, version: str) -> Iterator[Metric]:
     yield from _containers(snapshot)
     yield from _shares(snapshot)
     yield from _reported(snapshot)
+    yield from _held(snapshot)
 
 
 # The node
@@ -203,6 +204,25 @@ def _shares(snapshot: Snapshot) -> Iterator[Metric]:
             ((snapshot.node, *one.labels, share.index, share.uuid), float((one.id, share.uuid) in found))
             for one in snapshot.containers for share in one.shares
         ])  # fmt: skip
+
+
+HELD = (
+    (COUNTER, "vgpu_held_core_seconds", "Cards times seconds that the container has held, by its claims.",
+     "core_seconds"),
+    (COUNTER, "vgpu_held_memory_byte_seconds", "Bytes times seconds that the container has held, by its claims.",
+     "memory_byte_seconds"),
+)  # fmt: skip
+
+
+def _held(snapshot: Snapshot) -> Iterator[Metric]:
+    """Also of containers that ended of late, so that the last scrape has their ends."""
+    rows = [Fields(item) for item in snapshot.fields.items("held")]
+    for kind, name, text, key in HELD:
+        values = [
+            ((snapshot.node, at.text("namespace"), at.text("pod"), at.text("container_name")), at.number(key))
+            for at in rows
+        ]
+        yield family(kind, name, text, CONTAINER, values)
 
 
 REPORTED = (

@@ -41,7 +41,7 @@ class Answers:
 
     def __init__(self, settings: Settings, source: Source | None = None) -> None:
         self.wanted = settings.texts("metrics.compat")
-        self.source = source or Source(settings.run_dir, settings.node)
+        self.source = source or Source(settings.run_dir, os.environ.get("NODE_NAME") or settings.node)
         self.version = metadata.version("vgpu")
         self._kept: dict[str, tuple[object, bytes]] = {}
         self._asked = -WATCHED

@@ -10,6 +10,7 @@ cards are tried, up to MAX_TRIES calls of place() on a node; sets that only swap
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +23,7 @@ from vgpu.plugin.scheduler.demand import INIT, MIB, SIDECAR, Demand, Part
 from vgpu.plugin.scheduler.node_cards import FREE, Held, NodeCards
 
 MAX_TRIES = 4000
+MAX_REASONS = 6  #: different reasons of a node's cards in a short refusal
 LARGEST_SHARE = WHOLE_CARD - 1
 
 State = tuple[Held, ...]  #: what each card of a node owes, in the order of its cards
@@ -59,7 +61,7 @@ def _alone(demand: Demand, node: NodeCards, held: State) -> Decision:
     owed = {card.uuid: Commitment(*one) for card, one in zip(node.cards, held) if one is not FREE and one != FREE}
     used = [FREE] * len(held)
     picks = []
-    for card in place(request, node.cards, owed, node.policy):
+    for card in place(request, node.all_cards, owed, node.policy, ill=node.unhealthy):
         at = node.place_of[card.uuid]
         picks.append(at)
         used[at] = amount(request, card.uuid)
@@ -174,7 +176,7 @@ class _Search:
         """
         if request.gpus == 1 or not request.wishes.numa:
             return True
-        return all(self.node.cards[at].numa >= 0 for at in picks) or all(card.numa < 0 for card in self.node.cards)
+        return all(self.node.cards[at].numa >= 0 for at in picks) or all(card.numa < 0 for card in self.node.all_cards)
 
     def _kind(self, at: int, held: Held, request: Request, chosen: dict[str, Picks]) -> tuple[object, ...]:
         """Equal for cards that are as good as each other for all containers of the pod.
@@ -236,16 +238,18 @@ class _Search:
         request = self.requests[part.name]
         near = len(own) >= request.gpus and self._are_near(own, request)
         for places in ([own] if near else []) + [tuple(range(len(state)))]:
-            cards = [self.node.cards[at] for at in places]
+            cards = [self.node.cards[at] for at in places] if places is own else self.node.all_cards
             commitments = {self.node.cards[at].uuid: state[at].commitment() for at in places if state[at] != FREE}
             self._count()
             try:
-                found = place(request, cards, commitments, self.node.policy)
+                found = place(request, cards, commitments, self.node.policy, ill=self.node.unhealthy)
                 return tuple([self.node.place_of[card.uuid] for card in found])
             except NoFit as error:
                 refusal = error
         several = len(self.demand.parts) > 1
-        raise NoFit(f"container {part.name}: {refusal}" if several else str(refusal)) from None
+        refused = NoFit(f"container {part.name}: {refusal}" if several else str(refusal))
+        refused.reasons = refusal.reasons
+        raise refused from None
 
     def _taken(self, state: State, picks: Picks, part: Part) -> State:
         request, after = self.requests[part.name], list(state)
@@ -265,5 +269,22 @@ def amount(request: Request, uuid: str) -> Held:
 
 
 def short(error: VgpuError) -> str:
-    """A refusal without its cards, so that kube-scheduler counts equal ones together."""
-    return str(error).partition(": card ")[0]
+    """A refusal with the number of cards for each reason instead of the cards, so that nodes in one state say the same.
+
+    kube-scheduler counts equal refusals together.
+    """
+    return _counted(error, lambda reason, number: f"{reason} ({number} card{'s' * (number != 1)})")
+
+
+def brief(error: VgpuError) -> str:
+    """The same without numbers of cards and free amounts, for clusters with many refusals that differ in them alone."""
+    return _counted(error, lambda reason, _: "too little free" if " free of " in reason else reason)
+
+
+def _counted(error: VgpuError, told: Callable[[str, int], str]) -> str:
+    head = str(error).partition(": card ")[0]
+    counted = Counter(error.reasons if isinstance(error, NoFit) else ())
+    ordered = sorted(counted.items(), key=lambda one: (-one[1], one[0]))
+    lines = list(dict.fromkeys(told(*one) for one in ordered))
+    more = ["other reasons"] if len(lines) > MAX_REASONS else []
+    return f"{head}: {'; '.join([*lines[:MAX_REASONS], *more])}" if lines else head

@@ -78,13 +78,21 @@ class Leader:
         return held
 
     def release(self) -> None:
-        """Give the lease up, so that another replica need not wait for its end."""
-        if self.leads():
-            self._renewed = float("-inf")
-            try:
-                self.api.patch(f"{self.path}/{self.name}", {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
-            except ApiError:
-                return
+        """Give the lease up, so that another replica need not wait for its end.
+
+        The patch names the version that was read: a lease that another replica takes meanwhile stays its own.
+        """
+        if not self.leads():
+            return
+        self._renewed = float("-inf")
+        try:
+            found: Any = self.api.get(f"{self.path}/{self.name}")
+            if (found.get("spec") or {}).get("holderIdentity") == self.identity:
+                meta = {"resourceVersion": str(found.get("metadata", {}).get("resourceVersion", ""))}
+                spec = {"holderIdentity": "", "leaseDurationSeconds": 1}
+                self.api.patch(f"{self.path}/{self.name}", {"metadata": meta, "spec": spec})
+        except ApiError:
+            return
 
     def _write(self) -> bool:
         try:

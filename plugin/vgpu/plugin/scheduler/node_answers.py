@@ -12,7 +12,7 @@ from collections import OrderedDict
 from vgpu.config.errors import VgpuError
 from vgpu.config.request import WHOLE_CARD
 from vgpu.plugin.scheduler.cluster import Cluster
-from vgpu.plugin.scheduler.decide import Decision, State, decide, short
+from vgpu.plugin.scheduler.decide import Decision, State, brief, decide, short
 from vgpu.plugin.scheduler.demand import Demand
 from vgpu.plugin.scheduler.node_cards import FREE, NodeCards
 from vgpu.plugin.scheduler.rank import Rank, rank
@@ -23,14 +23,15 @@ UNKNOWN = "the scheduler extender knows no node of this name"
 
 
 class Answer:
-    """`decision` with its `rank`, or the `reason` why there is none."""
+    """`decision` with its `rank`, or the `reason` why there is none, and the same without amounts (`brief`)."""
 
-    __slots__ = ("decision", "rank", "reason")
+    __slots__ = ("brief", "decision", "rank", "reason")
 
-    def __init__(self, decision: Decision | None = None, rank: Rank = (), reason: str = "") -> None:
+    def __init__(self, decision: Decision | None = None, rank: Rank = (), reason: str = "", brief: str = "") -> None:
         self.decision = decision
         self.rank = rank
         self.reason = reason
+        self.brief = brief or reason
 
 
 class _Asked:
@@ -47,8 +48,8 @@ class _Asked:
         self.policy = demand.node_policy
 
     def answer(self, node: NodeCards, held: State, policy: str) -> Answer:
-        key = (node.shape, tuple([one == FREE for one in held]) if self.whole else held,
-               tuple([card.uuid for card in node.cards]) if self.by_uuid else node.problem)  # fmt: skip
+        key = (node.shape, tuple([(one == FREE, one.whole) for one in held]) if self.whole else held,
+               tuple([card.uuid for card in node.all_cards]) if self.by_uuid else node.problem)  # fmt: skip
         found = self.classes.get(key)
         if found is None:
             if len(self.classes) >= MAX_CLASSES:
@@ -62,7 +63,7 @@ class _Asked:
         try:
             decision = decide(self.demand, node, held)
         except VgpuError as error:
-            return Answer(reason=short(error))
+            return Answer(reason=short(error), brief=brief(error))
         return Answer(decision, rank(node, held, decision, self.policy or policy))
 
 

@@ -59,12 +59,15 @@ Usage = dict[str, Held]  #: by a card's uuid
 
 
 class NodeCards:
-    """The healthy `cards` in the order of their indexes; `problem` says why a node without cards has none.
+    """`all_cards` in the order of their indexes, and those of them that are not `unhealthy` (uuid -> why) as `cards`.
 
+    `problem` says why a node without cards has none.
     `shape` is a number, equal for nodes that differ only in names, uuids and holdings.
     """
 
-    __slots__ = ("cards", "driver", "name", "place_of", "policy", "problem", "shape", "split", "unhealthy")
+    __slots__ = (
+        "all_cards", "cards", "driver", "name", "place_of", "policy", "problem", "shape", "split", "unhealthy",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -77,25 +80,31 @@ class NodeCards:
         problem: str = "",
     ) -> None:
         self.name = name
-        self.cards = sorted(cards, key=lambda card: (card.index, card.uuid))
         self.policy = policy or Policy()
         self.split = split
         self.unhealthy = unhealthy or {}
+        self.all_cards = sorted(cards, key=lambda card: (card.index, card.uuid))
+        self.cards = [card for card in self.all_cards if card.uuid not in self.unhealthy]
         self.driver = driver
-        self.problem = problem or ("" if cards else "no healthy card" if unhealthy else "no card")
+        self.problem = problem or ("" if self.cards else _no_healthy_card(self.unhealthy) or "no card")
         self.place_of = {card.uuid: at for at, card in enumerate(self.cards)}
         self.shape = _SHAPES.setdefault(self._shape(), len(_SHAPES))
 
     def _shape(self) -> tuple[object, ...]:
         rows = tuple(
-            (card.index, card.name, card.memory, card.numa, tuple(card.links.get(other.uuid) for other in self.cards))
-            for card in self.cards
-        )
+            (card.index, card.name, card.memory, card.numa, self.unhealthy.get(card.uuid),
+             tuple(card.links.get(other.uuid) for other in self.all_cards))
+            for card in self.all_cards
+        )  # fmt: skip
         return rows, self.policy.name, self.policy.cores_scaling, self.policy.memory_scaling, self.split
 
     def held(self, usage: Usage) -> tuple[Held, ...]:
         """What each card owes, in the order of `cards`."""
         return tuple([usage.get(card.uuid, FREE) for card in self.cards])
+
+
+def _no_healthy_card(unhealthy: dict[str, str]) -> str:
+    return "no healthy card: " + "; ".join(sorted(set(unhealthy.values()))) if unhealthy else ""
 
 
 class Holdings(NamedTuple):
@@ -131,9 +140,8 @@ def _cards(name: str, fields: Fields) -> NodeCards:
     cards = [_card(item, uuids) for item in listed]
     unhealthy = {item.text("uuid"): item.text("unhealthy") for item in listed if item.text("unhealthy")}
     policy = Policy(fields.text("policy"), _factor(fields, "cores"), _factor(fields, "memory"))
-    healthy = [card for card in cards if card.uuid not in unhealthy]
     split = fields.whole("split", 1, 1000)
-    return NodeCards(name, healthy, policy, split, unhealthy, fields.text("driver"))
+    return NodeCards(name, cards, policy, split, unhealthy, fields.text("driver"))
 
 
 def _factor(fields: Fields, key: str) -> float:

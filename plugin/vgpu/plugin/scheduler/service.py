@@ -29,6 +29,7 @@ from vgpu.plugin.scheduler.wire import FilterResult, HostPriority
 from vgpu.plugin.scheduler.write_decision import Server
 
 DOUBTFUL = ("unreachable", "failing", "garbage")  #: kinds of ApiError after which a write may have been done
+MAX_REFUSALS = 8  #: different refusals in one answer: kube-scheduler writes all of them on the pod
 
 
 class Refused(Exception):
@@ -58,7 +59,8 @@ class Service:
                 pod = self._afresh(args.pod.metadata.uid)
                 if pod is None:
                     return nodes.result(nodes.names, {})
-                fitting, failed = self._sorted_out(pod, nodes.names)
+                fitting, refused = self._sorted_out(pod, nodes.names)
+                failed = _told(refused)
                 if self.options.bind or not fitting:
                     return nodes.result(list(fitting), failed)
                 name = min(fitting, key=lambda one: (fitting[one].rank, one))
@@ -87,7 +89,7 @@ class Service:
                 if pod is not None:
                     answer = self._sorted_out(pod, [args.node])
                     if args.node not in answer[0]:
-                        raise Refused(answer[1][args.node])
+                        raise Refused(answer[1][args.node].reason)
                     node, decision = self._assume(pod, args.node, answer[0][args.node])
                 else:
                     namespace, name = self.cluster.others[args.uid]
@@ -129,10 +131,10 @@ class Service:
             given = found.get("nodenames")
             names = [str(one) for one in given] if isinstance(given, list) else sorted(self.cluster.names())
             try:
-                fitting, failed = self._sorted_out(pod, names)
+                fitting, refused = self._sorted_out(pod, names)
             except Refused as error:
                 return {"error": str(error), "nodes": {}}
-            nodes = {name: self._shown(pod, name, fitting.get(name), failed.get(name, "")) for name in names}
+            nodes = {name: self._shown(pod, name, (fitting.get(name) or refused[name])) for name in names}
         chosen = min(fitting, key=lambda one: (fitting[one].rank, one), default="")
         return {"chosen": chosen, "nodes": nodes}
 
@@ -184,8 +186,8 @@ class Service:
             raise Refused(f"{pod.label()}: another request decides about it")
         return pod
 
-    def _sorted_out(self, pod: PodSpec, names: list[str]) -> tuple[dict[str, Answer], dict[str, str]]:
-        """The answers of the nodes that fit, and the reasons of the others."""
+    def _sorted_out(self, pod: PodSpec, names: list[str]) -> tuple[dict[str, Answer], dict[str, Answer]]:
+        """The answers of the nodes that fit, and those of the others."""
         if pod.error or pod.demand is None:
             raise Refused(f"{pod.label()}: {pod.error}")
         answers = self.answers.to(pod.demand, names)
@@ -193,7 +195,7 @@ class Service:
             has = self.used(pod.namespace)
             answers = {name: self._within_quota(pod, name, answer, has) for name, answer in answers.items()}
         fitting = {name: answer for name, answer in answers.items() if not answer.reason}
-        return fitting, {name: answer.reason for name, answer in answers.items() if answer.reason}
+        return fitting, {name: answer for name, answer in answers.items() if answer.reason}
 
     def _victims(self, pod: PodSpec, name: str, given: list[str]) -> list[str] | None:
         lower = [one for one in self.cluster.pods_on(name) if one.priority < pod.priority]
@@ -323,10 +325,10 @@ class Service:
 
     # The dry run
 
-    def _shown(self, pod: PodSpec, name: str, answer: Answer | None, reason: str) -> dict[str, Any]:
+    def _shown(self, pod: PodSpec, name: str, answer: Answer) -> dict[str, Any]:
         node = self.cluster.cards(name)
         if node is None:
-            return {"fits": False, "reason": reason, "cards": []}
+            return {"fits": False, "reason": answer.reason, "cards": []}
         held, who = self.cluster.held(name), self.cluster.pods_on(name)
         rows: list[dict[str, Any]] = []
         for card, one in zip(node.cards, held):
@@ -339,8 +341,8 @@ class Service:
             }  # fmt: skip
             rows.append(row)
         ill = [{"uuid": uuid, "reason": f"unhealthy: {text}"} for uuid, text in node.unhealthy.items()]
-        if answer is None or answer.decision is None:
-            return {"fits": False, "reason": reason, "cards": rows + ill}
+        if answer.decision is None:
+            return {"fits": False, "reason": answer.reason, "cards": rows + ill}
         chosen = {name: [node.cards[at].uuid for at in picks] for name, picks in answer.decision.cards.items()}
         return {"fits": True, "placement": chosen, "cards": rows + ill}
 
@@ -359,6 +361,14 @@ class Service:
             except NoFit as error:
                 found[part.name] = str(error).partition("): ")[2] or str(error)
         return found
+
+
+def _told(refused: dict[str, Answer]) -> dict[str, str]:
+    """Node -> its refusal, with the free amounts unless too many refusals differ in them."""
+    reasons = {name: answer.reason for name, answer in refused.items()}
+    if len(set(reasons.values())) <= MAX_REFUSALS:
+        return reasons
+    return {name: answer.brief for name, answer in refused.items()}
 
 
 class _Nodes:

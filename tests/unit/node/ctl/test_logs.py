@@ -11,7 +11,7 @@ from cards import card
 from click.testing import CliRunner, Result
 from host import Host
 
-from vgpu.config import paths
+from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.request import Request
 from vgpu.hook import hooklog
@@ -19,6 +19,7 @@ from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux.procfs import start_time
 from vgpu.node.ctl import journal
 from vgpu.node.ctl.logs import logs
+from vgpu.node.daemon.held_time import Held
 
 ONE, TWO = "1" * 64, "2" * 64
 POD = "lab/train/main"
@@ -138,6 +139,16 @@ def test_a_pod_whose_start_was_refused_has_lines_and_so_has_its_stop(node: Node)
     node.hooked(ONE, stage="poststop")
     node.hooked(TWO, "allocation: no card fits", "lab/train-2/main")
     assert [line["stage"] for line in node.lines("lab/train")] == ["prestart", "poststop"]
+
+
+def test_an_ended_container_by_the_name_that_podman_gave_it(node: Node) -> None:
+    """Neither the hook's lines nor a claim have the name: it is vgpud's, from when the container lived."""
+    node.hooked(ONE)
+    node.hooked(TWO)
+    held = Held(ONE, 7, 5, "", "", "web", 30, 1 << 30, 1.0, 1.0, 2.0)
+    Path(node.state_dir).mkdir()
+    Path(paths.held_log(node.state_dir)).write_text(records.encode(held.line()) + "\nno line\n")
+    assert [(line["container"], line["name"]) for line in node.lines("web")] == [(ONE, "web")]
 
 
 def test_lines_of_vgpud_by_container_and_pod(node: Node) -> None:

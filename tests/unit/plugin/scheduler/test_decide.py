@@ -171,6 +171,10 @@ def test_a_short_refusal_names_no_card() -> None:
     with pytest.raises(NoFit) as refused:
         decide(Demand((shared("a", 50),)), node_of(1), (Held(60, GIB),))
     assert "GPU-n-0" in str(refused.value)
-    assert short(refused.value) == "no card fits 1 card, 50 cores and 1024 MiB"
+    assert short(refused.value) == "no card fits 1 card, 50 cores and 1024 MiB: 40 cores free of 100 (1 card)"
+    typed = Demand((shared("a", 20),), (("use_types", ("A100",)),))
+    with pytest.raises(NoFit) as refused:
+        decide(typed, node_of(2), (FREE, FREE))
+    assert short(refused.value).endswith("1024 MiB: excluded by use-gputype A100 (2 cards)")
     with pytest.raises(NoFit, match=r"^container a: no card fits"):
         decide(Demand((shared("a", 50), shared("b", 1))), node_of(1), (Held(60, GIB),))

@@ -76,6 +76,18 @@ def test_two_that_take_a_lease_at_once_do_not_both_get_it(monkeypatch) -> None:
     assert not other.attempt()
 
 
+def test_a_lease_that_another_takes_while_it_is_given_up_stays_the_others(monkeypatch) -> None:
+    leases, clock = Server(), Clock()
+    one = replica(leases, "one", clock)
+    assert one.attempt()
+    (path,) = leases.objects
+    mine = leases.get(path)
+    leases.patch(path, {"spec": {"holderIdentity": "other"}})
+    monkeypatch.setattr(leases, "get", lambda path: mine)
+    one.release()
+    assert lease(leases)["holderIdentity"] == "other"
+
+
 def let_another_lead(leases: Server, clock: Clock) -> None:
     """The holder pauses for a minute; meanwhile another replica leads, and gives the lease up."""
     other = replica(leases, "other", clock)

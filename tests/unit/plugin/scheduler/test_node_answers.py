@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from vgpu.config.dialects import registration
 from vgpu.hook.placement.placement import Commitment, NoFit, place
 from vgpu.plugin.scheduler import node_answers
-from vgpu.plugin.scheduler.decide import decide, requests_of
+from vgpu.plugin.scheduler.decide import decide, requests_of, short
 from vgpu.plugin.scheduler.demand import Demand, parse
 
 
@@ -21,6 +21,7 @@ def demands() -> list[Demand]:
         pod_object("a", share(30, 4 * GIB)), pod_object("b", share(100, 0)), pod_object("c", share(200, 0)),
         pod_object("d", share(30, GIB), share(80, GIB)), pod_object("e", share(100, 0), annotations=wish),
         pod_object("f", share(20, GIB), annotations=wish), pod_object("g", {"nvidia.com/gpu": "2"}),
+        pod_object("h", share(200, 0), annotations={"nvidia.com/numa-bind": "true"}),
     ]  # fmt: skip
     found = [pod.demand for pod in map(parse, pods) if pod is not None]
     return [demand for demand in found if demand is not None]
@@ -61,14 +62,17 @@ def test_old_demands_are_forgotten() -> None:
     assert len(site.service.answers._asked) == node_answers.MAX_DEMANDS
 
 
+CHANGES = ("ill", "whole", "size", "holds", "spread", "split", "numa", "ill numa")
 #: What changes on a node: its health, its cards, what it says that it holds, or its policy.
-changes = st.tuples(st.integers(0, 3), st.sampled_from(("ill", "whole", "size", "holds", "spread", "split", "bound")))
+changes = st.tuples(st.integers(0, 3), st.sampled_from((*CHANGES, "bound")))
 
 
 def changed(number: int, name: str, change: str) -> dict:
     """The node `name` after a change."""
     cards = make_cards(name, 3, (8 if change == "size" else 16) * GIB, "Tesla T4", "NV2" if change == "whole" else "")
-    reasons = {f"GPU-{name}-1": "Xid 79"} if change == "ill" else {}
+    for card, numa in zip(cards, (-1, 0, -1) if "numa" in change else ()):
+        card.numa = numa
+    reasons = {f"GPU-{name}-1": "Xid 79"} if "ill" in change else {}
     policy = {"policy": "spread"} if change == "spread" else {"split": 4} if change == "split" else {}
     found = node_object(name, cards, reasons=reasons, **policy)
     if change == "holds":
@@ -94,14 +98,16 @@ def test_each_kept_answer_for_one_container_is_that_of_place(drawn) -> None:
 
 
 def is_that_of_place(site: Site, demand: Demand) -> None:
+    """The node's hook has all cards and knows which are ill."""
     for name, answer in site.service.answers.to(demand, site.names()).items():
         cards, held = site.cluster.cards(name), site.cluster.held(name)
         assert cards is not None
         owed = {card.uuid: Commitment(*one) for card, one in zip(cards.cards, held)}
+        request = requests_of(demand, cards)[demand.parts[0].name]
         try:
-            found = place(requests_of(demand, cards)[demand.parts[0].name], cards.cards, owed, cards.policy)
-        except NoFit:
-            assert answer.reason
+            found = place(request, cards.all_cards, owed, cards.policy, ill=cards.unhealthy)
+        except NoFit as error:
+            assert answer.reason == short(error)
             continue
         assert answer.decision is not None
         picks = answer.decision.cards[demand.parts[0].name]

@@ -59,7 +59,19 @@ def test_assumed_room_is_not_given_twice() -> None:
     assert site.filter(first).NodeNames == ["a"]
     found = site.filter(second)
     assert found.NodeNames == []
-    assert found.FailedNodes == {"a": "no card fits 1 card, 60 cores and 1024 MiB"}
+    assert found.FailedNodes == {"a": "no card fits 1 card, 60 cores and 1024 MiB: 40 cores free of 100 (1 card)"}
+
+
+def test_refusals_that_differ_in_free_amounts_alone_are_one_in_a_large_cluster() -> None:
+    site = Site(*(node(f"n{at}", 2, reasons={f"GPU-n{at}-1": "Xid 79"}) for at in range(9)))
+    for at in range(9):
+        chosen = {OWN: f"c0=GPU-n{at}-0:{50 + at}:1024", OWN_NODE: f"n{at}"}
+        site.add(pod_object(f"p{at}", share(50 + at, GIB), node=f"n{at}", annotations=chosen))
+    head = "no card fits 1 card, 60 cores and 1024 MiB: "
+    asks = site.add(pod_object("asks", share(60, GIB)))
+    assert set(site.filter(asks).FailedNodes.values()) == {head + "too little free; unhealthy: Xid 79"}
+    few = site.filter(asks, [f"n{at}" for at in range(8)]).FailedNodes
+    assert few["n7"] == head + "43 cores free of 100 (1 card); unhealthy: Xid 79 (1 card)"
 
 
 def test_a_pod_that_comes_again_is_decided_afresh() -> None:
@@ -239,7 +251,8 @@ def test_the_dry_run_has_a_reason_for_each_node_and_card_and_writes_nothing() ->
     found = site.service.dry_run(json.dumps({"Pod": pod_object("new", share(30, GIB))}).encode())
     assert found["chosen"] == "b"
     assert found["nodes"]["b"]["placement"] == {"c0": ["GPU-b-0"]}
-    assert found["nodes"]["a"]["reason"] == "no card fits 1 card, 30 cores and 1024 MiB"
+    why = "20 cores free of 100 (1 card); unhealthy: Xid 79 (1 card)"
+    assert found["nodes"]["a"]["reason"] == f"no card fits 1 card, 30 cores and 1024 MiB: {why}"
     cards = found["nodes"]["a"]["cards"]
     assert cards[0]["reason"] == {"c0": "20 cores free of 100"}
     assert cards[0]["pods"] == ["default/x"]

@@ -1,7 +1,8 @@
 """The names by which people know containers, beside the ids by which runtimes know them.
 
-Belongs here: a pod's name from the claim, and the names that podman and Docker keep in their own files. Does not belong
-here: which container a user means (vgpu.node.ctl.set). A file that is missing or of another form gives no name: names
+Belongs here: a pod's name from the claim, the names that podman and Docker keep in their own files, and the labels of
+metrics, of which each container has other ones. Does not belong here: which container a user means (vgpu.node.ctl.set).
+A file that is missing or of another form gives no name: names
 are for people, and no decision but that of `vgpuctl set` depends on one.
 """
 
@@ -9,8 +10,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 
-from vgpu.config import records
+from vgpu.config import pods, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 
@@ -62,6 +64,47 @@ class Names:
             except (OSError, ValueError, RecursionError, VgpuError):
                 self.files[path] = None
         return self.files[path]
+
+
+class Labels:
+    """(namespace, pod, container) of each container, as metrics and vgpud's record have them. They stay while it lives.
+
+    Outside Kubernetes the first two are "", and the third is what podman or Docker calls it, else its id.
+    """
+
+    def __init__(self, run_dir: str) -> None:
+        self.run_dir = run_dir
+        self._known: dict[str, tuple[str, str, str]] = {}
+
+    def of(self, claims: list[Claim]) -> dict[str, tuple[str, str, str]]:
+        """The labels of all containers of the node, by id."""
+        names = Names()
+        found = {claim.container: self._known.get(claim.container) or self._of(claim, names) for claim in claims}
+        self._known = {
+            claim.container: at for claim in claims for at in [found[claim.container]] if at[0] or claim.holder is None
+        }  # else the pod's record may still come
+        number = Counter(found.values())
+        twice = {claim.container for claim in claims if claim.holder is None and number[found[claim.container]] > 1}
+        return {container: ("", "", container) if container in twice else one for container, one in found.items()}
+
+    def of_line(self, name: str, pod_uid: str, container: str) -> tuple[str, str, str]:
+        """Those of a container that has ended, from the stop hook's line."""
+        parts = name.split("/")
+        if len(parts) == 3 and all(parts):
+            return parts[0], parts[1], parts[2]
+        return self._known.get(container) or ("", pod_uid, container)
+
+    def _of(self, claim: Claim, names: Names) -> tuple[str, str, str]:
+        if claim.holder is None:
+            return "", "", names.of(claim) or claim.container
+        parts = claim.name.split("/")
+        if len(parts) == 3 and all(parts):
+            return parts[0], parts[1], parts[2]
+        try:
+            pod = pods.read(self.run_dir, claim.holder.pod_uid)
+        except (OSError, VgpuError):
+            return "", claim.holder.pod_uid, claim.holder.container
+        return pod.namespace, pod.name, claim.holder.container
 
 
 def _text(value: object) -> str:

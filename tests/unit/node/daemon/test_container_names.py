@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vgpu.config.claims import Claim
-from vgpu.node.ctl.names import Names
+from vgpu.node.daemon.container_names import Names
 
 ID = "ab" * 32
 
