@@ -35,6 +35,7 @@ printf 'installed glibc 2.36-10\\ninstalled glibc 2.36-9\\nconfig-files gone 1\\
 APT_CACHE = """#!/bin/sh
 case "$1 $2" in
 "policy python3") echo "  Candidate: ${PYTHON_CANDIDATE:-3.11.2-1}" ;;
+"madison ${ABSENT-}") ;;
 "madison "*) printf '%s | 2.0 | stable\n%s | 1.0 | security\n' "$2" "$2" ;;
 esac
 """
@@ -117,6 +118,19 @@ def test_a_runtime_that_is_there_is_used(machine: Machine) -> None:
     machine.packages()
     wanted = machine.installed().split()
     assert not {"runc", "gcc", "cmake", "python3", "python3-venv"} & set(wanted)
+
+
+@pytest.mark.parametrize(("group", "package"), [("test", "rpmlint"), ("long", "chromium"), ("build", "musl-tools")])
+def test_what_not_every_distribution_has_is_named_and_left_out(machine: Machine, group: str, package: str) -> None:
+    for program in ("prometheus", "promtool"):  # which are unpacked
+        machine.add(program)
+    done = machine.packages(group, ABSENT=package)
+    assert done.returncode == 0, done.stderr
+    assert f"going on without {package}: apt has no such package\n" in done.stdout
+    assert " cmake" in machine.installed()
+    assert f" {package}" not in machine.installed()
+    machine.packages(group)
+    assert f" {package}" in machine.installed()
 
 
 UPGRADE = "Inst libc6 [2.36-9] (2.36-10 Debian:12 [amd64])"
