@@ -66,11 +66,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not config.getoption("--strict-skips"):
+        return
     for program, is_long in NOT_EVERYWHERE.items():
         if not shutil.which(program) and is_long <= config.getoption("--long"):
             terminalreporter.write_line(f"without the tests that run {program}, which is missing here")
     skipped = terminalreporter.stats.get("skipped", [])
-    if skipped and config.getoption("--strict-skips"):
+    if skipped:
         terminalreporter.section("unexpected skips")
         for report in skipped:
             terminalreporter.write_line(f"{report.nodeid}: {report.longrepr}")
