@@ -134,7 +134,7 @@ test-gpu: setup
 	$(BIN)/pytest -q tests/gpu -m gpu
 
 # Builds build/vgpu_<version>_<arch>.deb and build/vgpu-device-plugin_<version>_all.deb. ARCHITECTURE=arm64 is for that
-# processor, here and for rpm.
+# processor, here and for rpm; on another one the package vgpu then lies in build/packages-arm64.
 deb: packages-$(if $(ARCHITECTURE),arm64,build) $(VENV)/.stamp
 	@PYTHON=$(BIN)/python packaging/deb/build
 
@@ -142,10 +142,10 @@ deb: packages-$(if $(ARCHITECTURE),arm64,build) $(VENV)/.stamp
 rpm: packages-$(if $(ARCHITECTURE),arm64,rpm) $(VENV)/.stamp
 	@PYTHON=$(BIN)/python packaging/rpm/build
 
-# Adds PACKAGES, by default those in build/, to a signed repository for apt, dnf and zypper in INTO, and signs its indexes
+# Adds PACKAGES, by default those that were built, to a signed repository for apt, dnf and zypper in INTO, and signs its indexes
 # by the gpg key KEY. TEST_KEY=yes instead makes a key for tests. docs/repository.md says how to publish and to use it.
 INTO = $(BUILD)/repository
-PACKAGES = $(wildcard $(BUILD)/vgpu*.deb $(BUILD)/vgpu*.rpm)
+PACKAGES = $(wildcard $(foreach folder,$(BUILD) $(BUILD)/packages-arm64,$(folder)/vgpu*.deb $(folder)/vgpu*.rpm))
 repository: packages-repository
 	@KEY='$(KEY)' TEST_KEY='$(TEST_KEY)' packaging/repository/build '$(INTO)' $(PACKAGES)
 

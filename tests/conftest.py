@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import shutil
 from pathlib import Path
 
 import click.testing
@@ -46,7 +47,16 @@ LONGEST = (
 )  # fmt: skip
 
 
+#: The programs of the mark `program`, and whether only long tests run them: Debian 11 has no rpmlint, and Ubuntu's
+#: chromium is a snap.
+NOT_EVERYWHERE = {"rpmlint": False, "chromium": True}
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    missing = {program for program in NOT_EVERYWHERE if not shutil.which(program)}
+    items[:] = [
+        item for item in items if not missing & {name for mark in item.iter_markers("program") for name in mark.args}
+    ]
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
     if os.geteuid() == 0:
         return
@@ -56,8 +66,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not config.getoption("--strict-skips"):
+        return
+    for program, is_long in NOT_EVERYWHERE.items():
+        if not shutil.which(program) and is_long <= config.getoption("--long"):
+            terminalreporter.write_line(f"without the tests that run {program}, which is missing here")
     skipped = terminalreporter.stats.get("skipped", [])
-    if skipped and config.getoption("--strict-skips"):
+    if skipped:
         terminalreporter.section("unexpected skips")
         for report in skipped:
             terminalreporter.write_line(f"{report.nodeid}: {report.longrepr}")

@@ -76,8 +76,8 @@ def static_program(source: Path, directory: Path) -> Path:
 def load_generator(directory: Path) -> Path:
     """The benchmarks' load generator, compiled for this machine's C library."""
     program = directory / "cores_load"
-    options = ["-O2", "-Wall", "-Wextra", "-Werror", f"-I{CHECKOUT}/libvcuda/include", "-ldl", "-lm", "-lpthread"]
-    subprocess.run(["cc", "-o", str(program), *LOAD_SOURCES, *options], check=True)
+    options = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{CHECKOUT}/libvcuda/include"]
+    subprocess.run(["cc", *options, "-o", str(program), *LOAD_SOURCES, "-ldl", "-lm", "-lpthread"], check=True)
     return program
 
 

@@ -336,22 +336,24 @@ class Pod:
         cdi: bool | None = None,
         devices: list[dict[str, Any]] | None = None,
         cdi_devices: list[str] | None = None,
+        sim: bool = True,
     ) -> str:
         """CreateContainer. kubelet restarts a container by a new attempt of the same `name`.
 
-        `env` as a list may contain a key twice, as kubelet's does where a pod overrides a plugin.
+        `env` as a list may contain a key twice, as kubelet's does where a pod overrides a plugin. Without `sim` it has
+        the simulated cards only by `mounts`.
         """
         self.attempts += 1
         by_handler = self.handler == "cdi" if cdi is None else cdi
         chosen = [*(cdi_devices or []), *([cdi_device.DEVICE] if by_handler else [])]
         pairs = list(env.items()) if isinstance(env, dict) else env or []
-        sim = {"host_path": str(self.bed.node.sim), "container_path": "/run/vgpu-sim"}
+        cards = [{"host_path": str(self.bed.node.sim), "container_path": "/run/vgpu-sim"}] if sim else []
         config = {
             "metadata": {"name": name, "attempt": self.attempts},
             "image": {"image": IMAGE},
             "command": command,
             "envs": [{"key": key, "value": value} for key, value in pairs],
-            "mounts": [sim, *(mounts or [])],
+            "mounts": [*cards, *(mounts or [])],
             "annotations": annotations or {},
             "log_path": f"{name}-{self.attempts}.log",
             "linux": {"security_context": {"namespace_options": {"network": "NODE"}}},

@@ -1,17 +1,16 @@
 #!/bin/sh
 # Runs commands on a machine on which nobody has installed anything: an overlay over a debootstrapped root.
 #   unshare -m sh fresh_root.sh ROOT DIRECTORY CACHE SOURCES STEPS
-# DIRECTORY gets the overlay's upper layer. CACHE keeps what apt and pip fetch, and at /root/compiled what STEPS keeps.
-# Each machine has copies of apt's, because apt locks them. SOURCES is a tar of a clone, which lies in /root/vgpu. STEPS
-# is a script that runs there, as root in a login's environment. The kernel, its cgroups and the network are this
-# machine's, with this machine's certificates. All mounts end with this process's namespace.
+# DIRECTORY gets the overlay's upper layer. CACHE keeps what apt and pip fetch. Each machine has copies of apt's, because
+# apt locks them. SOURCES is a tar of a clone, which lies in /root/vgpu. STEPS is a script that runs there, as root in a
+# login's environment. The kernel, its cgroups and the network are this machine's, with this machine's certificates.
+# All mounts end with this process's namespace.
 set -eu
 base=$1 directory=$2 cache=$3 sources=$4 steps=$5
 archives=$cache/${base##*/}
 
 mount --make-rprivate /
-mkdir -p "$directory/upper/var/cache/apt" "$directory/work" "$directory/root" "$archives/partial" "$cache/pip" \
-	"$cache/compiled"
+mkdir -p "$directory/upper/var/cache/apt" "$directory/work" "$directory/root" "$archives/partial" "$cache/pip"
 cp -al "$archives" "$directory/upper/var/cache/apt/" 2>/dev/null || cp -a "$archives" "$directory/upper/var/cache/apt/"
 mv "$directory/upper/var/cache/apt/${archives##*/}" "$directory/upper/var/cache/apt/archives"
 root=$directory/root
@@ -20,9 +19,8 @@ layers=lowerdir=$base,upperdir=$directory/upper,workdir=$directory/work
 mount -t overlay overlay -o "$layers,volatile" "$root" 2>/dev/null || mount -t overlay overlay -o "$layers" "$root"
 for tree in proc sys dev; do mount --rbind "/$tree" "$root/$tree"; done
 mount -t tmpfs fresh "$root/run"
-mkdir -p "$root/root/.cache/pip" "$root/root/archives" "$root/root/compiled"
+mkdir -p "$root/root/.cache/pip" "$root/root/archives"
 mount --bind "$archives" "$root/root/archives"
-mount --bind "$cache/compiled" "$root/root/compiled"
 mount --bind "$cache/pip" "$root/root/.cache/pip"
 for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
 	[ -e "$file" ] || continue

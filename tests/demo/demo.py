@@ -248,8 +248,13 @@ def work(demo: Demo, tenants: tuple[Tenant, ...]) -> None:
 
 def end(demo: Demo, tenants: tuple[Tenant, ...]) -> None:
     step("8. The containers end")
+    until = time.monotonic() + PATIENCE
     for tenant in tenants:
-        demo.runtime.delete(tenant.container)
+        deleted = demo.runtime.delete(tenant.container)
+        while deleted.returncode and time.monotonic() < until:  # runc gives a process 10 s to die
+            deleted = demo.runtime.delete(tenant.container)
+        if deleted.returncode:
+            raise SystemExit(f"{tenant.name} could not be deleted: {deleted.stderr}")
     left = len(demo.node.held())
     say(f"Both containers are deleted. Their poststop hooks released their shares: {left} claims are left.")
 

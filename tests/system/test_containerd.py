@@ -5,6 +5,7 @@ What every runtime must do with a container is in test_runtime_contract.py.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import containerd_bed
 import pytest
 import runtime_clients
+import yaml
+from checkout import CHECKOUT
 from container_site import INFO, pairs
 from cri_client import CriError
 from runtime_clients import allocate
@@ -76,3 +79,20 @@ def test_the_shims_own_refusal_is_reported(bed: containerd_bed.Containerd) -> No
             pod.start(container)
     finally:
         wrapper.write_text(sound)
+
+
+PAGE = CHECKOUT / "docs/start-kubernetes-packages.md"
+
+
+def test_the_pages_lines_for_a_pod_give_it_the_simulated_cards(bed: containerd_bed.Containerd) -> None:
+    """The lines stand at the end of the page's pod. kubelet's part is here: from the pod's volume to CRI's mount."""
+    text = PAGE.read_text(encoding="utf-8")
+    (lines,) = re.findall("^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (manifest,) = re.findall("<<'END'\n(.*?)^END$", text, re.MULTILINE | re.DOTALL)
+    spec = yaml.safe_load(manifest + lines)["spec"]
+    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    (mount,) = spec["containers"][0]["volumeMounts"]
+    assert f"cards are in {volumes[mount['name']]}. " in text  # where make simulated-cards makes them, and the bed not
+    cards = {"host_path": str(bed.node.sim), "container_path": mount["mountPath"]}
+    grants = allocate(bed.node)
+    assert seen(bed.pod("base"), mounts=[cards], sim=False, **grants)["cards"] == "1"

@@ -18,7 +18,6 @@ from checkout import CHECKOUT
 pytestmark = pytest.mark.root
 
 
-@pytest.mark.long  # the fresh machines of make test do the same with packages of their own
 def test_the_installed_hook_does_the_main_job(
     debs: list[Path], tmp_path: Path, rootfs: Callable[..., Path], node: nodes.SimulatedNode
 ) -> None:

@@ -78,6 +78,7 @@ def test_only_the_settings_are_configuration(debs: list[Path], rpms: list[Path])
     assert [rpm_packages.query(rpm, "-c") for rpm in rpms] == [["/etc/vgpu/config.yaml"], []]
 
 
+@pytest.mark.program("rpmlint")
 def test_rpmlint_finds_nothing(rpms: list[Path]) -> None:
     command = ["rpmlint", "--strict", "-c", CHECKOUT / "packaging/rpm/rpmlint.toml", *rpms]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT)

@@ -61,7 +61,7 @@ void *load_gate(void *each)
 void *load_burn(void *unused)
 {
 	(void)unused;
-	for (volatile uint64_t count = 0;; count++)
+	for (volatile uint64_t count = 0; count < UINT64_MAX; count++)
 		;
 	return NULL;
 }

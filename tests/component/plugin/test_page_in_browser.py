@@ -17,7 +17,7 @@ from round_records import GIB, container, reported, share, uuid_of
 from vgpu.config.settings import Settings
 from vgpu.plugin.exporter.server import Exporter
 
-pytestmark = pytest.mark.long  # chromium takes some 300 MB
+pytestmark = [pytest.mark.long, pytest.mark.program("chromium")]  # which takes some 300 MB
 
 OPTIONS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

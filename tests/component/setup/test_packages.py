@@ -35,6 +35,7 @@ printf 'installed glibc 2.36-10\\ninstalled glibc 2.36-9\\nconfig-files gone 1\\
 APT_CACHE = """#!/bin/sh
 case "$1 $2" in
 "policy python3") echo "  Candidate: ${PYTHON_CANDIDATE:-3.11.2-1}" ;;
+"madison ${ABSENT-}") ;;
 "madison "*) printf '%s | 2.0 | stable\n%s | 1.0 | security\n' "$2" "$2" ;;
 esac
 """
@@ -117,6 +118,21 @@ def test_a_runtime_that_is_there_is_used(machine: Machine) -> None:
     machine.packages()
     wanted = machine.installed().split()
     assert not {"runc", "gcc", "cmake", "python3", "python3-venv"} & set(wanted)
+
+
+@pytest.mark.parametrize(
+    ("group", "package"), [("test", "rpmlint"), ("test", "mold"), ("long", "chromium"), ("build", "musl-tools")]
+)
+def test_what_not_every_distribution_has_is_named_and_left_out(machine: Machine, group: str, package: str) -> None:
+    for program in ("prometheus", "promtool"):  # which are unpacked
+        machine.add(program)
+    done = machine.packages(group, ABSENT=package)
+    assert done.returncode == 0, done.stderr
+    assert f"going on without {package}: apt has no such package\n" in done.stdout
+    assert " cmake" in machine.installed()
+    assert f" {package}" not in machine.installed()
+    machine.packages(group)
+    assert f" {package}" in machine.installed()
 
 
 UPGRADE = "Inst libc6 [2.36-9] (2.36-10 Debian:12 [amd64])"
@@ -204,15 +220,18 @@ def test_without_the_network_the_lists_that_are_there_serve(machine: Machine) ->
 
 
 def test_progress_shows_that_a_command_goes_on_and_how_it_failed(tmp_path: Path) -> None:
-    command = ["sh", "-c", "echo first; sleep 2; echo last; exit 3"]
+    seen = tmp_path / "seen"
+    command = ["sh", "-c", f"echo first; until [ -e {seen} ]; do sleep 0.1; done; echo last; exit 3"]
     progress = [CHECKOUT / "packaging/setup/progress", "working", tmp_path / "new/log", *command]
     environment = {**os.environ, "PROGRESS_SECONDS": "1"}
-    done = subprocess.run(progress, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 3
-    lines = done.stdout.splitlines()
-    assert lines[0] == "working"
-    assert lines[1].endswith(" s: first")
-    assert lines[-3:] == ["first", "last", f"failed: working (status 3; output: {tmp_path}/new/log)"]
+    with subprocess.Popen(progress, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert next(process.stdout) == "working\n"
+        assert any(line.endswith(" s: first\n") for line in process.stdout)
+        seen.touch()
+        rest = process.stdout.read().splitlines()
+    assert process.returncode == 3
+    assert rest[-3:] == ["first", "last", f"failed: working (status 3; output: {tmp_path}/new/log)"]
 
 
 SOURCE = "deb [trusted=yes] http://nobody.invalid/debian stable main\n"

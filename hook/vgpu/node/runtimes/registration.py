@@ -71,6 +71,19 @@ class Wish:
             "settings": self.settings, "share": [list(pair) for pair in self.share], "standalone": self.standalone,
         }  # fmt: skip
 
+    def command(self, runtime: str) -> str:
+        """The command line that asks for the same again. Without its options it would ask for another registration."""
+        usual = Wish()
+        words = ["vgpuctl", *([] if self.settings == usual.settings else ["--config", self.settings])]
+        words += ["runtime", "configure", "--runtime", runtime]
+        for option, value, default in (
+            ("--config", self.config, usual.config), ("--mode", self.mode, usual.mode),
+            ("--handler", self.name, usual.name), ("--programs", self.programs, usual.programs),
+            ("--standalone", self.standalone, usual.standalone),
+        ):  # fmt: skip
+            words += [] if value == default else [option, value]
+        return shlex.join([*words, *(word for key, value in self.share for word in ("--share", f"{key}={value}"))])
+
 
 def _nothing() -> None:
     """For runtimes whose own program checks no configuration."""

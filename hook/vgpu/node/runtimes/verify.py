@@ -124,7 +124,7 @@ def _files(proof: Proof, name: str, wish: Wish) -> bool:
     change = registry.configure(name, wish)
     changed = [edit.path for edit in change.edits if edit.changes()]
     for path in changed:
-        proof.add(FAILURE, f"{path} is not as configured: vgpuctl runtime configure --runtime {name}")
+        proof.add(FAILURE, f"{path} is not as configured: {wish.command(name)} (--dry-run prints the difference)")
     for program in (wish.hook, wish.shim):
         if not os.access(program, os.X_OK):
             proof.add(

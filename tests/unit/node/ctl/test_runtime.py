@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -155,11 +156,16 @@ def test_check_of_what_is_not_configured_or_damaged(node: Node) -> None:
     done = node.call("check", "--output", "json")
     assert done.exit_code == 1
     assert json.loads(done.output)["steps"][0][1].endswith("vgpuctl runtime configure --runtime docker")
-    node.call("configure")
+    options = ["--mode", "default", "--share", "cores=30", "--share", "memory=8Gi", "--standalone", "any"]
+    node.call("configure", *options)
     node.daemon.write_text("{}")
     done = node.call("check")
     assert done.exit_code == 1
     assert f"failure: {node.daemon} is not as configured" in done.output
+    program, *words = shlex.split(done.output.split("is not as configured: ")[1].split(" (--dry-run")[0])
+    assert (program, words[:3]) == ("vgpuctl", ["--config", node.settings, "runtime"])
+    assert CliRunner().invoke(runtime, words[3:], obj=node.settings).exit_code == 0
+    assert node.call("configure", *options).output.startswith("docker: configured already; nothing changed\n")
 
 
 def test_check_without_a_runtime_proves_the_files_alone(node: Node) -> None:
