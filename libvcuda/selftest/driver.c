@@ -1,6 +1,9 @@
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "driver.h"
@@ -88,6 +91,35 @@ void driver_sleep_until(uint64_t time)
 bool driver_clock_is_virtual(void)
 {
 	return simulated && simulated->is_virtual();
+}
+
+/* The kernel's run delay of a thread, 0 where it counts none: the second number of schedstat. */
+static uint64_t run_delay(const char *thread)
+{
+	char path[320];
+	uint64_t delay = 0;
+
+	snprintf(path, sizeof path, "/proc/self/task/%s/schedstat", thread);
+	FILE *file = fopen(path, "re");
+	if (!file)
+		return 0;
+	if (fscanf(file, "%*u %" SCNu64, &delay) != 1)
+		delay = 0;
+	fclose(file);
+	return delay;
+}
+
+uint64_t driver_lost(void)
+{
+	uint64_t sum = 0;
+	DIR *threads = driver_clock_is_virtual() ? NULL : opendir("/proc/self/task");
+
+	for (struct dirent *thread; threads && (thread = readdir(threads));)
+		if (thread->d_name[0] != '.')
+			sum += run_delay(thread->d_name);
+	if (threads)
+		closedir(threads);
+	return sum;
 }
 
 void driver_waits(bool waits)

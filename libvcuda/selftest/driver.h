@@ -68,6 +68,8 @@ bool driver_open_nvml(void);
 uint64_t driver_now(void);
 void driver_sleep_until(uint64_t time);
 bool driver_clock_is_virtual(void);
+/* ns for which threads of this process could run and had no processor; 0 by a virtual clock, which waits for them. */
+uint64_t driver_lost(void);
 /* Around a wait for something else than the card or the time. */
 void driver_waits(bool waits);
 

@@ -12,6 +12,7 @@
 static struct {
 	uint64_t begin, end, kernel;
 	uint64_t began, rounds, missed;
+	uint64_t lost; /* before it began */
 	uint64_t anchored; /* when the anchor was reached, on the program's clock */
 	CUevent anchor;
 	CUresult failed; /* the first call that did */
@@ -55,6 +56,7 @@ static bool begin(const char *kernel)
 		load.anchored = driver_now();
 	if (!load.failed)
 		driver_sleep_until(load.begin);
+	load.lost = driver_lost();
 	load.began = driver_now();
 	return !load.failed;
 }
@@ -140,7 +142,7 @@ static void add_latency(uint64_t count)
 /* `each`: kernels in a round. */
 static void report(uint64_t each)
 {
-	uint64_t now = driver_now();
+	uint64_t now = driver_now(), lost = driver_lost();
 
 	did(cu.cuStreamSynchronize(driver_card.stream));
 	cu.cuEventDestroy_v2(load.anchor);
@@ -150,6 +152,7 @@ static void report(uint64_t each)
 	protocol_add("work", load.rounds * each * load.kernel);
 	protocol_add("begin", load.began);
 	protocol_add("end", now);
+	protocol_add("lost", lost > load.lost ? lost - load.lost : 0);
 	if (load.missed)
 		protocol_add("missed", load.missed);
 	if (load.rounds)

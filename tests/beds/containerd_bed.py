@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,14 +116,15 @@ class Containerd:
 
     # The daemon
 
-    def start(self, image: Path) -> Containerd:
-        """Start, import `image`, and be ready for pods."""
+    def start(self, image: Path | None) -> Containerd:
+        """Start, import `image`, and be ready for pods; without an image for containers of ctr alone."""
         (self.directory / "config.toml").write_text(self._config())
         self.client = cri_client.Client(self.socket)
         try:
             self.launch()
-            self._run("ctr", "--address", str(self.socket), "--namespace", "k8s.io", "images", "import", str(image))
-            self._wait_for_image()
+            if image:
+                self.ctr("--namespace", "k8s.io", "images", "import", str(image))
+                self._wait_for_image()
         except BaseException:
             self.stop()
             raise
@@ -143,6 +144,9 @@ class Containerd:
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         self.client.wait_for("Version")
+
+    def ctr(self, *words: str) -> str:
+        return self._run("ctr", "--address", str(self.socket), *words)
 
     def _wait_for_image(self) -> None:
         assert self.client is not None
@@ -290,6 +294,36 @@ address = "{self.socket}.ttrpc"
     def remove_pods(self) -> None:
         while self.pods:
             self.pods.pop().remove()
+
+
+class Unregistered(Containerd):
+    """A containerd whose file knows nothing of vgpu until `prepare` has worked on it."""
+
+    prepare: Callable[[Path], object]
+    program = ""  #: of the handler runc, if the file is to name it
+
+    def _config(self) -> str:
+        path = self.directory / "config.toml"
+        path.write_text(self.plain())
+        self.prepare(path)
+        return path.read_text()
+
+    def plain(self) -> str:
+        """Settings of the test machine, and no handler: runc is containerd's own default."""
+        if self.major >= 2:
+            runtime, images = "io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images"
+            sandbox = f'[plugins."{images}".pinned_images]\nsandbox = "{IMAGE}"\n'
+        else:
+            runtime = "io.containerd.grpc.v1.cri"
+            sandbox = f'sandbox_image = "{IMAGE}"\n'
+        version = 3 if self.major >= 2 else 2
+        head = f"# A comment.\nversion = {version}\n{self._daemon()}\n"
+        text = f'{head}[plugins."{runtime}"]  # and another\nrestrict_oom_score_adj = true\n{sandbox}'
+        if not self.program:
+            return text
+        runc = f'plugins."{runtime}".containerd.runtimes.runc'
+        text += f'\n[{runc}]\n  runtime_type = "io.containerd.runc.v2"\n'
+        return f'{text}  [{runc}.options]\n    BinaryName = "{self.program}" # another program\n'
 
 
 class Pod:

@@ -34,9 +34,12 @@ class Docker:
         self.client = suites.unpack(SUITE, "docker-cli") / "usr/bin/docker"
         self.prefix: tuple[str, ...] = ()  #: a command that runs the daemon in another place
         self.process: subprocess.Popen[bytes] | None = None
+        arguments = ["--vgpu-config", str(node.config)]
+        #: What daemon.json says of runtimes.
+        self.runtimes: dict[str, object] = {"runtimes": {"vgpu": {"path": str(node.shim), "runtimeArgs": arguments}}}
 
     def start(self, tree: Path) -> Docker:
-        (self.directory / "daemon.json").write_text(json.dumps(self._config()))
+        self.write()
         try:
             self.launch()
             layer = subprocess.run(["tar", "-C", str(tree), "-c", "."], capture_output=True, check=True).stdout
@@ -45,6 +48,12 @@ class Docker:
             self.stop()
             raise
         return self
+
+    def write(self) -> Path:
+        """Its daemon.json."""
+        path = self.directory / "daemon.json"
+        path.write_text(json.dumps(self._config()))
+        return path
 
     def launch(self) -> None:
         """Run the daemon on what an earlier one has left, and wait until it answers."""
@@ -65,13 +74,12 @@ class Docker:
 
     def _config(self) -> dict[str, object]:
         place = str(self.directory)
-        arguments = ["--vgpu-config", str(self.node.config)]
         return {
             "data-root": f"{place}/data", "exec-root": f"{place}/exec", "pidfile": f"{place}/pid",
             "hosts": [f"unix://{place}/sock"], "cgroup-parent": self.cgroup, "storage-driver": "vfs",
             "bridge": "none", "iptables": False, "ip6tables": False, "ip-forward": False,
             "exec-opts": ["native.cgroupdriver=cgroupfs"],
-            "runtimes": {"vgpu": {"path": str(self.node.shim), "runtimeArgs": arguments}},
+            **self.runtimes,
         }  # fmt: skip
 
     def _docker(self) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -50,6 +51,17 @@ os.execvp({command!r}[0], [*{command!r}, *words])
 """
 
 
+#: A client before which options are put into its first `run`.
+CLIENT = """#!/bin/sh
+for word; do
+    shift
+    set -- "$@" "$word"
+    if [ "$word" = run ] && [ ! "$seen" ]; then set -- "$@" {options}; seen=1; fi
+done
+exec {command} "$@"
+"""
+
+
 class Node(nodes.SimulatedNode):
     """`libvcuda`: the directory of another libvcuda, such as one with a fault."""
 
@@ -80,6 +92,13 @@ class Node(nodes.SimulatedNode):
             model.update(changes.pop("model", {}))
         made = {**made, **{name: {**made.get(name, {}), **values} for name, values in changes.items()}}
         simctl.make_state(str(self.sim), made, False, "virtual", 1)
+
+    def add_client(self, name: str, command: list[str], *options: str) -> None:
+        """A runtime's client for the node's PATH: `command`, and `options` of its containers."""
+        script = self.programs / name
+        words = [*options, f"--volume={self.sim}:/run/vgpu-sim"]
+        script.write_text(CLIENT.format(command=shlex.join(command), options=shlex.join(words)))
+        script.chmod(0o755)
 
     def as_nobody(self) -> tuple[str, ...]:
         """What begins a command of an ordinary user who has no right and a home without writing, like one of a

@@ -30,6 +30,7 @@ ELSEWHERE = {
     "node/daemon/hook_lines": "unit/node/daemon/test_hook_counts.py",
     "node/doctor/repairs": "component/node/test_doctor_fix.py",
     "node/selftest/bare": "component/node/test_selftest_bare.py",
+    "node/selftest/clients": "system/test_selftest.py",
     "node/selftest/container": "system/test_selftest.py",
     "node/selftest/way": "system/test_selftest.py",
     "node/service/file_signature": "component/plugin/test_registration.py",

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trees
+from checkout import BUILD
 from container_site import BOTH, GIB, OLD_KERNELS, Site, kinds_of_host_files, listing, of_a_user_namespace, pairs
 from daemons import wait_for
 
@@ -47,15 +49,15 @@ def test_mounts_flags_and_order(site: Site) -> None:
     ours = [item for item in ours if item[0] != "/run/vgpu-sim"]
     order = [path for path, _, _ in ours]
     flags = {path: options & {"ro", "rw", "nosuid", "nodev", "noexec"} for path, options, _ in ours}
-    library = f"/usr/lib/{trees.MULTIARCH}/"
+    nvidia = "/usr/local/nvidia"
     (presence,) = (path for path in order if path.startswith("/usr/local/vgpu/presence/"))
     assert order[:7] == [
         "/usr/local/vgpu", "/usr/local/vgpu/driver/libcuda.so.1", "/usr/local/vgpu/driver/libnvidia-ml.so.1",
         "/usr/local/vgpu/limits", "/usr/local/vgpu/cards", presence, "/usr/local/vgpu/usage",
     ]  # fmt: skip
-    kinds = [0 if path.startswith(library) else 1 if path.startswith("/usr/bin/") else 2 for path in order[7:]]
-    kinds = [3 if path.startswith("/dev/") else kind for path, kind in zip(order[7:], kinds)]
-    assert kinds == sorted(kinds), "libraries, binaries, /usr/local/nvidia, device nodes"
+    kinds = [path.startswith("/usr/bin/") + 2 * path.startswith("/dev/") for path in order[8:]]
+    assert order[7] == nvidia
+    assert kinds == sorted(kinds), "libraries, binaries, device nodes"
     assert all(tag == "-" for _, _, tag in ours), "no mount propagates"
     for path, options in flags.items():
         if path.startswith("/dev/"):
@@ -66,7 +68,7 @@ def test_mounts_flags_and_order(site: Site) -> None:
             assert options == {"ro", "nosuid", "nodev", "noexec"}
         else:
             assert options == {"ro", "nosuid", "nodev"}, path
-    names = {path.rpartition("/")[2].partition(".so")[0] for path in order if path.startswith(library)}
+    names = {path.rpartition("/")[2].partition(".so")[0] for path in order if path.startswith(f"{nvidia}/lib64/")}
     assert {"libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler"} <= names
     assert not names & {"libnvidia-opencl", "libnvidia-encode", "libEGL_nvidia"}, "these go past the limits"
 
@@ -95,24 +97,49 @@ def test_container_without_allocation_is_left_as_it_was(site: Site) -> None:
 # Root file systems
 
 
-@pytest.mark.parametrize("kind", ["debian", "redhat"])
-def test_loader_cache_and_ldconfig(site: Site, kind: str) -> None:
-    share = site.share(tree=site.tree(kind))
+def conda(tree: Path) -> str:
+    """An environment with libraries of its own, which the loader's configuration and LD_LIBRARY_PATH name."""
+    (tree / "opt/conda/lib").mkdir(parents=True)
+    shutil.copy(tree / "usr/lib" / trees.MULTIARCH / "libm.so.6", tree / "opt/conda/lib")
+    with (tree / "etc/ld.so.conf").open("a") as file:
+        file.write("/opt/conda/lib\n")
+    return "/opt/conda/lib"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("kind", "directory"),
+    [("debian", f"/usr/lib/{trees.MULTIARCH}"), ("redhat", "/usr/lib64"), ("conda", f"/usr/lib/{trees.MULTIARCH}")],
+)
+def test_programs_find_the_driver_before_and_after_ldconfig(site: Site, kind: str, directory: str) -> None:
+    """By name, by fixed path, and by LD_LIBRARY_PATH. Whoever installs packages in a container runs ldconfig."""
+    tree = site.tree("debian" if kind == "conda" else kind)
+    path = conda(tree) if kind == "conda" else "/usr/local/nvidia/lib64"
+    names = ("libcuda.so.1", "libnvidia-ml.so.1")
+    ways = [("", names), (path, names), ("/usr/local/nvidia/lib", names)]
+    ways += [("", tuple(f"{place}/{name}" for name in names)) for place in (directory, "/usr/local/nvidia/lib64")]
+    ways += [("", (f"{directory}/libcuda.so", f"{directory}/libnvidia-ml.so"))]
+    look = "; ".join(
+        f"LD_LIBRARY_PATH={found} PROBE_CUDA={cuda} PROBE_NVML={nvml} cudaprobe info" for found, (cuda, nvml) in ways
+    )
+    share = site.share(tree=tree)
     share.config["process"]["env"] = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
-    look = "ldconfig -p | grep libcuda.so; cudaprobe info"
-    script = f"{look}; ldconfig && echo rebuilt; {look}"
-    out = site.output(share, "sh", "-c", script)
-    directory = {"debian": f"/usr/lib/{trees.MULTIARCH}", "redhat": "/usr/lib64"}[kind]
-    assert out.count(f"=> {directory}/libcuda.so.1") == 2
-    assert "rebuilt" in out
-    assert out.count(f"card0.total {2 * GIB}") == 2
+    out = site.output(share, "sh", "-c", f"{look}; ldconfig -p; ldconfig && echo rebuilt; {look}; ldconfig -p")
+    before, after = out.split("rebuilt")
+    for text in (before, after):
+        assert text.count(f"card0.total {2 * GIB}") == text.count(f"card0.nvml_total {2 * GIB}") == len(ways)
+        for name in ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1"):
+            assert f"=> {directory}/{name}\n" in text, f"{name} as nobody's program but ldconfig finds it"
 
 
 def test_musl_layout(site: Site) -> None:
     """A glibc driver does not run on musl. Its files have to be where musl looks, and nothing else may break."""
-    out = site.output(site.share(tree=site.tree("musl")), "ls", "/usr/lib", "/etc")
+    script = "ls /usr/lib /etc; stat -L -c '%s' /usr/lib/libcuda.so /usr/lib/libnvidia-ml.so.1"
+    out = site.output(site.share(tree=site.tree("musl")), "sh", "-c", script)
     assert "libcuda.so.1" in out
     assert "ld.so.cache" not in out
+    sizes = [(BUILD / "lib/vcuda" / name).stat().st_size for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
+    assert out.split()[-2:] == list(map(str, sizes))
 
 
 def test_musl_search_path_of_the_image_is_completed(site: Site) -> None:

@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,44 +47,14 @@ def newer_crun() -> str:
     return str(suites.with_libraries("trixie", "crun", "usr/bin/crun", CRUN_LIBRARIES))
 
 
-class Bed(containerd_bed.Containerd):
-    """A containerd whose file knows nothing of vgpu until `prepare` has worked on it."""
-
-    prepare: Callable[[Path], object]
-    program = ""  #: of the handler runc, if the file is to name it
-
-    def _config(self) -> str:
-        path = self.directory / "config.toml"
-        path.write_text(self.plain())
-        self.prepare(path)
-        return path.read_text()
-
-    def plain(self) -> str:
-        """Settings of the test machine, and no handler: runc is containerd's own default."""
-        if self.major >= 2:
-            runtime, images = "io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images"
-            sandbox = f'[plugins."{images}".pinned_images]\nsandbox = "{containerd_bed.IMAGE}"\n'
-        else:
-            runtime = "io.containerd.grpc.v1.cri"
-            sandbox = f'sandbox_image = "{containerd_bed.IMAGE}"\n'
-        version = 3 if self.major >= 2 else 2
-        head = f"# A comment.\nversion = {version}\n{self._daemon()}\n"
-        text = f'{head}[plugins."{runtime}"]  # and another\nrestrict_oom_score_adj = true\n{sandbox}'
-        if not self.program:
-            return text
-        runc = f'plugins."{runtime}".containerd.runtimes.runc'
-        text += f'\n[{runc}]\n  runtime_type = "io.containerd.runc.v2"\n'
-        return f'{text}  [{runc}.options]\n    BinaryName = "{self.program}" # another program\n'
-
-
 @pytest.fixture
 def bed(
     request: pytest.FixtureRequest, node: nodes.SimulatedNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Bed]:
+) -> Iterator[containerd_bed.Unregistered]:
     version = getattr(request, "param", "1.6")
     programs = containerd_bed.programs(version)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    made = Bed(tmp_path / "bed", programs, node)
+    made = containerd_bed.Unregistered(tmp_path / "bed", programs, node)
     assert made.version.startswith(version)
     yield made
     made.stop()
@@ -120,20 +90,20 @@ def cells() -> list[Any]:
 
 
 @pytest.mark.parametrize(("bed", "mode"), cells(), indirect=["bed"])
-def test_containerd(bed: Bed, mode: str, image: Path) -> None:
+def test_containerd(bed: containerd_bed.Unregistered, mode: str, image: Path) -> None:
     configured_used_and_undone(bed, mode, image)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("bed", "mode"), cells(), indirect=["bed"])
-def test_containerd_with_crun(bed: Bed, mode: str, image: Path) -> None:
+def test_containerd_with_crun(bed: containerd_bed.Unregistered, mode: str, image: Path) -> None:
     """The handler runc calls crun, which stays the program behind the shim."""
     bed.program = "/usr/bin/crun" if bed.version.startswith("1.6") else newer_crun()
     bed.prefix = podman_bed.V1_ONLY
     configured_used_and_undone(bed, mode, image)
 
 
-def configured_used_and_undone(bed: Bed, mode: str, image: Path) -> None:
+def configured_used_and_undone(bed: containerd_bed.Unregistered, mode: str, image: Path) -> None:
     node, config = bed.node, bed.directory / "config.toml"
 
     def prepare(path: Path) -> None:
@@ -170,7 +140,9 @@ OLD_RECIPES = {
 
 
 @pytest.mark.parametrize("recipe", OLD_RECIPES.values(), ids=list(OLD_RECIPES))
-def test_what_left_kubelet_without_a_runtime(bed: Bed, recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_left_kubelet_without_a_runtime(
+    bed: containerd_bed.Unregistered, recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """containerd 1.x drops its default handler for a file's first one, and reads no damaged base specification."""
     (bed.directory / "vgpu-base.json").touch()
     config = bed.directory / "config.toml"
@@ -187,7 +159,7 @@ def test_what_left_kubelet_without_a_runtime(bed: Bed, recipe: str, monkeypatch:
     assert verify.failed_cri_plugins(plugins) == ["io.containerd.grpc.v1.cri"], "what vgpuctl runtime check looks for"
 
 
-def test_a_containerd_that_was_not_restarted(bed: Bed, image: Path) -> None:
+def test_a_containerd_that_was_not_restarted(bed: containerd_bed.Unregistered, image: Path) -> None:
     bed.prepare = lambda _: None
     bed.start(image)
     config = str(bed.directory / "config.toml")
@@ -252,14 +224,8 @@ def docker(
 ) -> Iterator[docker_bed.Docker]:  # fmt: skip
     """dockerd without vgpu. The parameter is its default runtime, or "" for Docker's own."""
     default = getattr(request, "param", RUNC)
-    named = {"default-runtime": default, "runtimes": {default: {"path": newer_crun()}}} if default else {}
-
-    class Plain(docker_bed.Docker):
-        def _config(self) -> dict[str, object]:
-            plain = {key: value for key, value in super()._config().items() if key != "runtimes"}
-            return {**plain, **named}
-
-    made = Plain(node)
+    made = docker_bed.Docker(node)
+    made.runtimes = {"default-runtime": default, "runtimes": {default: {"path": newer_crun()}}} if default else {}
     made.prefix = podman_bed.V1_ONLY if default else ()
     monkeypatch.setenv("PATH", f"{made.daemon}:{made.client.parent}:{os.environ['PATH']}")
     yield made.start(base_trees["debian"])

@@ -15,6 +15,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import containerd_bed
+import docker_bed
+import podman_bed
 import pytest
 import selftest_bed
 from daemons import wait_for
@@ -43,6 +46,87 @@ def test_a_healthy_node_passes_in_a_root_with_the_program_alone(node: Node, runt
     assert {row["verdict"] for row in report["rows"]} <= {"pass", *OTHER_VERDICTS}
     assert report["seconds"] <= 60  # of virtual time
     assert str(node.directory) not in json.dumps(report)
+
+
+class Containerd:
+    """A containerd, Docker or podman of the node, registered by `vgpuctl runtime configure`. `left` is what it has."""
+
+    def __init__(self, node: Node, directory: Path) -> None:
+        self.bed = containerd_bed.Unregistered(directory, containerd_bed.programs(containerd_bed.MACHINES), node)
+        self.bed.program = str(node.programs / "runc")
+        self.bed.prepare = lambda path: configure(node, "containerd", "--config", str(path))
+        (node.programs / "ctr").symlink_to(self.bed.programs / "ctr")
+        self.bed.start(None)
+
+    def left(self) -> str:
+        return self.bed.ctr("--namespace", "vgpu-selftest", "containers", "ls", "--quiet")
+
+    def stop(self) -> None:
+        self.bed.stop()
+
+
+class Docker:
+    def __init__(self, node: Node, _directory: Path) -> None:
+        self.bed = docker_bed.Docker(node)
+        self.bed.runtimes = {}
+        configure(node, "docker", "--config", str(self.bed.write()))
+        node.add_client("docker", [str(self.bed.client)])
+        self.bed.launch()
+
+    def left(self) -> str:
+        return self.bed.call("ps", "--all", "--quiet").stdout + self.bed.call("images", "--quiet").stdout
+
+    def stop(self) -> None:
+        self.bed.stop()
+
+
+class Podman:
+    def __init__(self, node: Node, _directory: Path) -> None:
+        self.bed = podman_bed.Podman(node)
+        shutil.rmtree(self.bed.hooks)
+        os.environ["CONTAINERS_CONF"] = self.bed.environment["CONTAINERS_CONF"]
+        node.add_client("podman", ["/usr/bin/podman", *self.bed.command[1:]], f"--cgroup-parent={self.bed.cgroup}")
+        configure(node, "podman")
+
+    def left(self) -> str:
+        return self.bed.call("ps", "--all", "--quiet").stdout
+
+    def stop(self) -> None:
+        self.bed.cleanup()
+
+
+def configure(node: Node, runtime: str, *words: str) -> None:
+    node.vgpuctl("runtime", "configure", "--runtime", runtime, *words, "--programs", str(node.hook.parent))
+
+
+@pytest.fixture(params=[Containerd, Docker, Podman])
+def registered(
+    request: pytest.FixtureRequest, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Containerd | Docker | Podman]:
+    monkeypatch.setenv("CONTAINERS_CONF", "")  # which podman's bed changes
+    made: Containerd | Docker | Podman = request.param(node, tmp_path / "bed")
+    yield made
+    made.stop()
+
+
+ROWS = ("totals", "device", "memory.killed", "set")
+
+
+@pytest.mark.parametrize("rows", [ROWS, pytest.param((), marks=pytest.mark.long)], ids=["some", "quick"])
+def test_by_a_registered_runtime_after_a_run_that_was_killed(
+    node: Node, registered: Containerd | Docker | Podman, rows: tuple[str, ...]
+) -> None:
+    name = type(registered).__name__.lower()
+    killed = node.start("--runtime", name, "--row", "memory.device")
+    assert killed.stderr
+    wait_for(lambda: "memory.device" in killed.stderr.readline(), selftest_bed.PATIENCE)
+    wait_for(node.held, selftest_bed.PATIENCE)
+    killed.kill()
+    killed.communicate(timeout=selftest_bed.PATIENCE)
+    report = node.report("--runtime", name, *(word for row in rows for word in ("--row", row)))
+    assert (report["way"], report["result"], failed(report)) == (name, "pass", [])
+    assert {row["verdict"] for row in report["rows"]} <= {"pass", *OTHER_VERDICTS}
+    assert registered.left() == ""
 
 
 @pytest.mark.long
@@ -109,13 +193,17 @@ def test_nothing_is_judged_beside_a_container_or_without_a_runtime(node: Node) -
     (line,) = done.stderr.splitlines()
     assert "is held by container train" in line
     held()
-    for words, found in (
-        (("--runtime", "containerd"), "expected runc or crun, found containerd"),
-        (("--card", "GPU-00"), "--card: expected the beginning of a UUID of this node"),
+    node.add_client("podman", ["false"])
+    nothing = ("/usr/bin/env", "PATH=/nowhere")
+    for words, prefix, found in (
+        (("--runtime", "crio"), (), "found crio; CRI-O starts its containers by one of them"),
+        (("--runtime", "podman"), (), "podman: expected vgpu's registration, found none; vgpuctl runtime configure"),
+        (("--runtime", "podman"), nothing, "podman: expected podman, found none; install it, or --bare"),
+        ((), nothing, "a runtime: expected runc or crun, found none; install it, or --bare"),
+        (("--card", "GPU-00"), (), "--card: expected the beginning of a UUID of this node"),
+        ((), node.as_nobody(), "expected root, found uid 65534; run as root, or --bare"),
     ):
-        done = node.selftest(*words)
+        done = node.selftest(*words, prefix=prefix)
         assert (done.returncode, done.stdout) == (3, "")
-        assert found in done.stderr
-    done = node.selftest(prefix=node.as_nobody())
-    assert done.returncode == 3
-    assert "expected root, found uid 65534; run as root, or --bare" in done.stderr
+        (line,) = done.stderr.splitlines()
+        assert found in line

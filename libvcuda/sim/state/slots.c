@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "state/internal.h"
@@ -54,16 +53,6 @@ static bool claim_slot(struct sim_file *file, unsigned index)
 	__atomic_store_n(&slot->token, token | 1, __ATOMIC_RELEASE);
 	own = (int)index;
 	return true;
-}
-
-/* A process that exits keeps its memory while the driver tears down what it left. Programs cannot reap it until then. */
-__attribute__((destructor)) static void tear_down(void)
-{
-	const struct timespec pause = {sim_state_header()->teardown_ms / 1000,
-				       (long)(sim_state_header()->teardown_ms % 1000) * 1000000};
-
-	if (sim_slots_own() >= 0)
-		nanosleep(&pause, NULL);
 }
 
 enum sim_status sim_slots_ensure(struct sim_file *file)

@@ -161,6 +161,9 @@ def test_a_lowered_share_stays_its_pods_unless_it_is_released(tmp_path: Path) ->
     found, _ = grants.read_all(node.settings.state_dir)
     assert {(grant.amount, grant.released) for grant in found} == {(60, (20, 4 * GIB)), (4 * GIB, (20, 4 * GIB))}
     assert isinstance(node.set("other", "--release").exception, VgpuError)
+    node.set("pod1", "--cores", "30", "--memory", "2Gi", "--release")
+    found, _ = grants.read_all(node.settings.state_dir)
+    assert {grant.released for grant in found} == {(20, 2 * GIB)}, "what was given away does not come back"
 
 
 def test_a_container_is_named_as_people_name_it(tmp_path: Path) -> None:

@@ -97,6 +97,27 @@ def test_nothing_is_judged_where_there_is_no_memory(tmp_path: Path) -> None:
     assert "the card's memory: expected" in done.stderr.splitlines()[-1]
 
 
+#: `vgpuctl` with a second for a quick run, which takes 15 minutes otherwise.
+IMPATIENT = """
+import sys
+from vgpu.node.ctl import main, selftest
+selftest.TIMEOUTS["quick"] = 1
+del sys.argv[1]
+main.main()
+"""
+
+
+def test_a_run_that_takes_too_long_leaves_nothing(node: selftest_bed.Node) -> None:
+    """Its program never answers."""
+    program = node.programs / "vgpu-selftest"
+    program.unlink()
+    program.write_text("#!/bin/sh\nexec cat >/dev/null\n")
+    program.chmod(0o755)
+    done = node.selftest("--bare", prefix=(sys.executable, "-c", IMPATIENT))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "vgpuctl: self-test: it took too long\n"
+
+
 #: The program, behind one that loses the card when the turn of managed memory has come.
 LOSES = """#!{python}
 import subprocess, sys

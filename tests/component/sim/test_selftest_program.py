@@ -96,10 +96,21 @@ def test_the_work_of_a_load_is_what_the_card_did(node: Any, program: Program, lo
     answer = program.ask(f"run {load} begin={begin} end={begin + SECOND}")
     busy = node.card()["busy_ns"] - before
     kernel = answer["work"] // answer["rounds"] // kernels
-    assert (answer["code"], answer["begin"]) == (0, begin)
+    assert (answer["code"], answer["begin"], answer["lost"]) == (0, begin, 0)
     assert answer["work"] >= least * SECOND
     assert 0 <= busy - answer["work"] <= 5 * kernels * kernel  # what had begun at the end
     assert answer["latency"]["p50"] <= answer["latency"]["p99"] <= answer["latency"]["max"]
+
+
+def test_by_the_walls_clock_it_says_for_how_long_it_had_no_processor(make_node: Any) -> None:
+    node = make_node("t4x1")
+    program = Program([PROGRAM], str(node.directory / "log"), node.environment())
+    program.ask("hello")
+    program.ask("use 0")
+    begin = program.ask("clock")["now"]
+    answer = program.ask(f"run flood kernel={MS} begin={begin} end={begin + 100 * MS}")
+    program.close()
+    assert answer["lost"] > 0  # the kernel counts ns, and threads that wake wait for some
 
 
 def test_time_stands_still_from_clock_to_the_next_command(node: Any, program: Program) -> None:

@@ -860,7 +860,7 @@ def test_a_dry_run_prints_the_plan_and_leaves_nothing(place: Place) -> None:
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == f"card 0 {UUID} T4"
-    assert f"mount /vcuda/libcuda.so.1 on /usr/lib64/libcuda.so.{VERSION} ro,nosuid,nodev" in lines
+    assert f"mount /vcuda/libcuda.so.1 on /usr/local/nvidia/lib64/libcuda.so.{VERSION} ro,nosuid,nodev" in lines
     assert "device /dev/nvidia0 195:0 from /dev/nvidia0 nosuid,noexec" in lines
     assert f"allow character devices 195:255, 195:0 (rw) in the device cgroup of process {PID}" in lines
     assert "forged" not in [line.split()[0] for line in lines]

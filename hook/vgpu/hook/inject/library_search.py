@@ -100,7 +100,7 @@ class LibrarySearch:
         self._paths: set[str] = set()
         self._opened = OPENED
         self._origins: list[str] = []  # folders of programs
-        self._own = self.place(NVIDIA_DIR)  # it becomes a tmpfs of links as a whole
+        self._own = self.place(NVIDIA_DIR)  # a tmpfs covers it as a whole
 
     def place(self, path: str) -> str:
         """The path without links of a folder, "" when there is none."""

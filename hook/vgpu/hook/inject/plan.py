@@ -136,10 +136,10 @@ def make(container: PlannedContainer, inventory: Inventory, settings: Settings, 
     operations: list[Operation] = []
     if not container.allocation.exclusive:
         operations += _limiter(libraries, container)
+    operations.append(_nvidia_dir(libraries, binaries))
     operations += _library_files(libraries, sources, container.inspection)
     operations += [OverlayFile(binary.path, f"{BINARY_DIR}/{binary.name}") for binary in binaries]
     operations += _links(libraries, sources, container.inspection)
-    operations.append(_nvidia_dir(libraries, binaries, container.inspection))
     masks, notes = _masks(libraries, sources, container, settings)
     operations += masks
     operations += _nodes(container.devices, container.inspection)
@@ -219,11 +219,18 @@ def _limiter(libraries: list[Library], container: PlannedContainer) -> list[Oper
 
 
 def _library_files(libraries: list[Library], sources: dict[str, str], facts: Inspection) -> list[Operation]:
+    """Each in /usr/local/nvidia, whose tmpfs has a file to mount on; those of 32 bits where their loader looks."""
     operations: list[Operation] = []
     for library in libraries:
-        source = sources[_stem(library.name)] if library.bits == 64 else library.path
-        operations.append(OverlayFile(source, f"{_directory(library, facts)}/{library.name}"))
+        if library.bits == 64:
+            operations.append(OverlayFile(sources[_stem(library.name)], _file(library)))
+        else:
+            operations.append(OverlayFile(library.path, f"{_directory(library, facts)}/{library.name}"))
     return operations
+
+
+def _file(library: Library) -> str:
+    return f"{NVIDIA_DIR}/lib64/{library.name}"
 
 
 def _directory(library: Library, facts: Inspection) -> str:
@@ -242,10 +249,16 @@ def _link_names(library: Library) -> list[tuple[str, str]]:
 
 
 def _links(libraries: list[Library], sources: dict[str, str], facts: Inspection) -> list[Operation]:
+    """The names by which programs and ldconfig find the libraries in the loader's directory."""
     operations: list[Operation] = []
     for library in libraries:
         directory = _directory(library, facts)
-        for link, target in _link_names(library):
+        links = _link_names(library)
+        if library.bits == 64:
+            links = [(link, _file(library) if target == library.name else target) for link, target in links]
+            if not links or library.name in facts.files:  # its own name is its SONAME, or the image has it
+                links.append((library.name, _file(library)))
+        for link, target in links:
             if link in facts.files and library.bits == 64:  # the image has a file with that name: mount over it
                 operations.append(OverlayFile(sources[_stem(library.name)], f"{directory}/{link}"))
             else:
@@ -253,15 +266,16 @@ def _links(libraries: list[Library], sources: dict[str, str], facts: Inspection)
     return operations
 
 
-def _nvidia_dir(libraries: list[Library], binaries: list[Binary], facts: Inspection) -> Operation:
-    """/usr/local/nvidia as one read-only tmpfs of links. It covers the image's files there, which would come first."""
+def _nvidia_dir(libraries: list[Library], binaries: list[Binary]) -> Operation:
+    """/usr/local/nvidia as one read-only tmpfs. It covers the image's files there, which would come first.
+
+    The 64-bit libraries are mounted on its files: such a file costs nothing on the container's disk.
+    """
     entries = [Entry("bin"), Entry("lib64"), Entry("lib", link="lib64")]
     for library in libraries:
-        if library.bits != 64:
-            continue
-        directory = _directory(library, facts)
-        names = [library.name, *(link for link, _ in _link_names(library))]
-        entries += [Entry(f"lib64/{name}", link=f"{directory}/{name}") for name in names]
+        if library.bits == 64:
+            entries.append(Entry(f"lib64/{library.name}", b"", mode=0o444))
+            entries += [Entry(f"lib64/{link}", link=target) for link, target in _link_names(library)]
     entries += [Entry(f"bin/{binary.name}", link=f"{BINARY_DIR}/{binary.name}") for binary in binaries]
     once = {entry.name: entry for entry in entries}  # two libraries may have the same SONAME
     return Tmpfs(NVIDIA_DIR, tuple(once.values()), SMALL * 4, mounts.READ_ONLY_FILE)

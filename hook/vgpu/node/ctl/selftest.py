@@ -22,7 +22,7 @@ from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
 from vgpu.node.ctl import set as ctl_set
 from vgpu.node.ctl.output import output_option, print_errors_as_json, print_json
-from vgpu.node.selftest import bare, container, place, report, run
+from vgpu.node.selftest import bare, clients, container, place, report, run
 from vgpu.node.selftest.program import NAME, NotJudged
 from vgpu.node.selftest.way import Way
 from vgpu.node.service import installation
@@ -35,7 +35,7 @@ TIMEOUTS = {run.QUICK: 900, run.FULL: 3600}  #: seconds; a run takes a fifth of 
 @click.command()
 @click.option("--quick/--full", "quick", default=True, show_default=True, help="Within a minute; or every row.")
 @click.option("--card", default="", metavar="UUID", help="The card to test, by the beginning of its UUID.")
-@click.option("--runtime", "name", default="", metavar="NAME", help="runc or crun; the first that is there.")
+@click.option("--runtime", "name", default="", metavar="NAME", help=f"One of {', '.join(clients.NAMES)}.")
 @click.option("--bare", "is_bare", is_flag=True, help="Without containers and root: libvcuda by the loader's path.")
 @click.option("--row", "only", multiple=True, metavar="ID", help="Only rows that begin so; may be repeated.")
 @click.option("--report", "path", default="", metavar="FILE", help="Write the report to FILE, as JSON.")
@@ -107,7 +107,7 @@ def _tested(config_path: str, depth: str, card: str, name: str, is_bare: bool, o
 def _by_containers(config_path: str, card: str, depth: str, name: str, only: tuple[str, ...]) -> dict[str, Any]:
     if os.geteuid() != 0:
         raise NotJudged("vgpuctl selftest", expected="root", found=f"uid {os.geteuid()}", do="run as root, or --bare")
-    runtime = container.chosen(name)
+    runtime = clients.chosen(name)
     try:
         node = settings.read(config_path)
         known = inventory.read(node.run_dir)
@@ -119,10 +119,9 @@ def _by_containers(config_path: str, card: str, depth: str, name: str, only: tup
         with Lock(node.run_dir):
             ctl_set.change(ledger, claims.read(node.run_dir, container_id), wanted)
 
-    with place.taken([paths.selftest(node.run_dir)], container.end) as directory:
-        way = container.Containers(
-            directory, _program(node), runtime, node, config_path, known, f"{installation.programs()}/vgpu-hook", change
-        )
+    with place.taken([paths.selftest(node.run_dir)], clients.end) as directory:
+        client = clients.make(runtime, directory, node, f"{installation.programs()}/vgpu-hook", config_path)
+        way = container.Containers(directory, _program(node), runtime, client, node, known, change)
         return _run(way, card, depth, only)
 
 

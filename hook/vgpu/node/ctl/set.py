@@ -87,7 +87,7 @@ def set_limits(
 def change(ledger: Ledger, claim: Claim, wanted: list[CardLimit], release: bool = False) -> None:
     """Give the container the limits `wanted`; VgpuError if there is no room. The caller holds the ledger's lock.
 
-    What is given away is lowered in the grants first, and then in the claim.
+    What is given away is lowered in the grants first, and then in the claim. It does not come back by a later release.
     """
     _check_room(ledger, claim, wanted)
     mine = _grants_of(ledger, claim)
@@ -101,7 +101,8 @@ def change(ledger: Ledger, claim: Claim, wanted: list[CardLimit], release: bool 
         claim.promised = {}
         try:
             for grant in mine:
-                grants.write(ledger.state_dir, grants.changed(grant, released=left))
+                lowest = tuple(map(min, left, grant.released or left))
+                grants.write(ledger.state_dir, grants.changed(grant, released=lowest))
             records.write(paths.claim(ledger.run_dir, claim.container), claim.record())
         except OSError as error:
             raise VgpuError("--release", expected="to write the grants", found=str(error)) from error

@@ -29,7 +29,7 @@ def ended(owners: list[Owner], processes: list[Process], region_inode: int, proc
         return frozenset()
     by_pid: dict[int, list[Process]] = {}
     for process in processes:
-        by_pid.setdefault(_pid_inside(process[0], proc), []).append(process)
+        by_pid.setdefault(pid_inside(process[0], proc), []).append(process)
     doubtful = by_pid.get(0, [])  # their pid inside is not known
     return frozenset(
         owner.slot
@@ -59,7 +59,7 @@ def _living_thread(pid: int, proc: str) -> str:
     return next((path for path in candidates if os.path.exists(f"{path}/ns/mnt")), own)
 
 
-def _pid_inside(pid: int, proc: str) -> int:
+def pid_inside(pid: int, proc: str = "/proc") -> int:
     """The number of process `pid` in its own PID namespace; 0 when it is not known."""
     try:
         status = _read(f"{proc}/{pid}/status", MAX_STATUS)

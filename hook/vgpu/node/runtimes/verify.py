@@ -15,7 +15,7 @@ import struct
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -235,7 +235,7 @@ def _crio(proof: Proof, site: Site) -> Iterator[Command | None]:
 
 @contextmanager
 def _docker(proof: Proof, site: Site) -> Iterator[Command | None]:
-    client = ["docker", *_host(site.wish.config or docker.CONFIG)]
+    client = ["docker", *docker_host(site.wish)]
     image = f"vgpu-check:{os.getpid()}"
     if not shutil.which("docker") or _run([*client, "version"]).returncode:
         proof.add(WARNING, "no Docker answers here: no container was started")
@@ -265,8 +265,9 @@ def _docker(proof: Proof, site: Site) -> Iterator[Command | None]:
         _run([*client, "rmi", image])
 
 
-def _host(path: str) -> list[str]:
+def docker_host(wish: Wish) -> list[str]:
     """The client's option for a socket that daemon.json names. Another form, such as fd://, is for dockerd alone."""
+    path = wish.config or docker.CONFIG
     hosts = json_text.parse(registered_files.read(registered_files.followed(path)) or "{}", path).get("hosts")
     sockets = [one for one in (hosts if isinstance(hosts, list) else []) if str(one).startswith("unix://")]
     return ["--host", sockets[0]] if sockets else []
@@ -274,9 +275,7 @@ def _host(path: str) -> list[str]:
 
 @contextmanager
 def _containerd(proof: Proof, site: Site) -> Iterator[Command | None]:
-    path = site.wish.config or containerd.place()
-    dump = {} if path.endswith(".tmpl") else _dump(path)
-    address = str(nested_values.look_up(dump, ("grpc", "address")) or "/run/containerd/containerd.sock")
+    path, dump, address = _configured(site.wish)
     since = _daemon_start(address)
     if not shutil.which("ctr") or since is None or path.endswith(".tmpl"):
         proof.add(WARNING, f"no containerd answers on {address}: no container was started")
@@ -287,7 +286,7 @@ def _containerd(proof: Proof, site: Site) -> Iterator[Command | None]:
         proof.add(FAILURE, f"containerd runs since before {late[0]} was written: {' '.join(containerd.restart(path))}")
         yield None
         return
-    handler, options = _handler(site, dump)
+    handler, options = _handler(site.wish, dump)
     client = ["ctr", "--address", address, "--namespace", "vgpu-check"]
     for name in failed_cri_plugins(_run([*client, "plugins", "ls"]).stdout):
         proof.add(
@@ -296,8 +295,10 @@ def _containerd(proof: Proof, site: Site) -> Iterator[Command | None]:
 
     def command(share: bool) -> subprocess.CompletedProcess[str]:
         name = f"vgpu-check-{os.getpid()}-{'share' if share else 'plain'}"
-        spec = _spec(site, handler, name, share)
-        done = _run([*client, "run", "--rm", "--null-io", *options, "--config", spec, name])
+        path = f"{site.directory}/{name}.json"
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(specification(handler, site.rootfs, PROGRAM, name, site.request if share else {}), file)
+        done = _run([*client, "run", "--rm", "--null-io", *options, "--config", path, name])
         if done.returncode == TIMED_OUT:
             _run([*client, "tasks", "kill", "--signal", "KILL", name])
             _run([*client, "tasks", "rm", name])
@@ -315,32 +316,47 @@ def failed_cri_plugins(text: str) -> list[str]:
     return [f"{row[0]}.{row[1]}" for row in rows if row[-1:] == ["error"] and "cri" in f"{row[0]}.{row[1]}".split(".")]
 
 
+def containerd_client(wish: Wish, namespace: str) -> tuple[list[str], dict[str, Any], list[str]]:
+    """How ctr is called, the handler of the registration, and ctr's options for it; VgpuError if no daemon answers."""
+    path, dump, address = _configured(wish)
+    if path.endswith(".tmpl") or _daemon_start(address) is None:
+        raise VgpuError("containerd", expected=f"one that answers on {address}", found="none", do="or --runtime runc")
+    handler, options = _handler(wish, dump)
+    return ["ctr", "--address", address, "--namespace", namespace], handler, options
+
+
+def _configured(wish: Wish) -> tuple[str, dict[str, Any], str]:
+    """containerd's file, its settings as it reads them, and its socket."""
+    path = wish.config or containerd.place()
+    dump = {} if path.endswith(".tmpl") else _dump(path)
+    return path, dump, str(nested_values.look_up(dump, ("grpc", "address")) or "/run/containerd/containerd.sock")
+
+
 def _dump(path: str) -> dict[str, Any]:
     done = _run(["containerd", "--config", path, "config", "dump"])
     return toml_text.parse(done.stdout, "containerd config dump") if done.returncode == 0 else {}
 
 
-def _handler(site: Site, dump: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _handler(wish: Wish, dump: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The handler of the registration as containerd reads it, and ctr's options for the same runtime."""
     cri = containerd.of_document(dump)
-    handler = dict(cri.handlers.get(cri.default if site.wish.mode in (BASE_SPEC, DEFAULT) else site.wish.name, {}))
+    handler = dict(cri.handlers.get(cri.default if wish.mode in (BASE_SPEC, DEFAULT) else wish.name, {}))
     options = handler.get("options") or {}
     binary = ["--runc-binary", str(options["BinaryName"])] if options.get("BinaryName") else []
     return handler, binary
 
 
-def _spec(site: Site, handler: dict[str, Any], name: str, share: bool) -> str:
+def specification(
+    handler: dict[str, Any], rootfs: str, program: list[str], name: str, annotations: Mapping[str, str]
+) -> dict[str, Any]:
     """A specification for ctr: the handler's base specification, or ctr's own."""
     base = handler.get("base_runtime_spec")
-    spec = json.loads((registered_files.read(str(base)) if base else base_spec.default()) or "{}")
-    spec["root"] = {"path": site.rootfs}
-    spec["process"].update(args=PROGRAM, terminal=False, cwd="/")
+    spec: dict[str, Any] = json.loads((registered_files.read(str(base)) if base else base_spec.default()) or "{}")
+    spec["root"] = {"path": rootfs}
+    spec["process"].update(args=program, terminal=False, cwd="/")
     spec["linux"]["cgroupsPath"] = f"/{name}"  # runc removes it, but no parent
-    spec["annotations"] = site.request if share else {}
-    path = f"{site.directory}/{name}.json"
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(spec, file)
-    return path
+    spec["annotations"] = dict(annotations)
+    return spec
 
 
 def _daemon_start(address: str) -> float | None:

@@ -114,6 +114,11 @@ def use(program: Program, uuid: str) -> Program:
     return program
 
 
+def lost_by(found: Sequence[Mapping[str, Any]]) -> int:
+    """For how many ns the programs of loads that ran together had no processor, although they could run."""
+    return sum(one["lost"] for one in found)
+
+
 def mib(size: float) -> str:
     return f"{size / MIB:.0f} MiB" if size % MIB == 0 else f"{size / MIB:.3f} MiB"
 

@@ -56,6 +56,9 @@ class Range(NamedTuple):
     def has(self, value: float) -> bool:
         return self.least <= value <= self.most
 
+    def wider(self, by: float) -> Range:
+        return Range(self.least - by, self.most + by)
+
 
 def memory(limit: int) -> int:
     """By how much a container may exceed its limit, in bytes."""

@@ -1,129 +1,92 @@
 """The way through containers: the node's own runtime and hook, a claim in the ledger, a device cgroup.
 
-Belongs here: bundles with nothing in them but the program and this machine's loader and C library, and runc or crun on
-them. Does not belong here: changing a share, which the caller does as `vgpuctl set` does. Runs as root.
+Belongs here: a root file system with nothing in it but the program and this machine's loader and C library, and the
+programs in containers on it. Does not belong here: the runtimes' command lines (clients.py), and changing a share,
+which the caller does as `vgpuctl set` does. Runs as root.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from vgpu.config import claims, usage
+import psutil
+
+from vgpu.config import claims, paths, usage
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.inventory import Inventory, nvml_of
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger.ledger import Ledger
-from vgpu.node.daemon import client
+from vgpu.node.daemon import client, slot_owners
 from vgpu.node.runtimes import programs, verify
-from vgpu.node.runtimes.registration import RUNTIMES
+from vgpu.node.selftest.clients import Client, end_container
 from vgpu.node.selftest.program import NAME, NotJudged, Program
 from vgpu.node.selftest.way import Box, Share, Way
 
-OCI = ("runc", "crun")
-STATE = "state"
-PAUSE = 0.01  #: seconds between two looks for a file of the runtime
-WHICH = "runtime"  #: a file with the runtime's name, for the run that ends what a killed one has left
+PAUSE = 0.05  #: seconds between two looks for what a runtime does
+RELEASED_WITHIN = 60  #: seconds from a container's end to the end of its claim: Docker's client does not wait for it
 #: What the driver's libraries and programs need of the C library, besides what the program needs.
 PARTS = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
-HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
 #: (container, its new limits)
 Change = Callable[[str, list[CardLimit]], None]
 
 
-def chosen(name: str) -> str:
-    """The runtime to use; NotJudged if there is none, or this way does not know it."""
-    if name and name not in OCI:
-        do = f"{name} starts its containers by one of them" if name in RUNTIMES else "see: docs/selftest.md"
-        raise NotJudged("--runtime", expected=" or ".join(OCI), found=name, do=do)
-    found = name if name and shutil.which(name) else next(filter(shutil.which, () if name else OCI), "")
-    if not found:
-        raise NotJudged(
-            name or "a runtime", expected=name or " or ".join(OCI), found="none", do="install it, or --bare"
-        )
-    return found
-
-
-def end(directory: str) -> None:
-    """Delete the containers that a run in this directory has left."""
-    with contextlib.suppress(FileNotFoundError):
-        with open(f"{directory}/{WHICH}", encoding="utf-8") as file:
-            runtime = file.read()
-        for container in os.listdir(f"{directory}/{STATE}"):
-            programs.run([runtime, "--root", f"{directory}/{STATE}", "delete", "--force", container])
-
-
 class ContainerBox(Box):
     def __init__(self, way: Containers, number: int, share: Share) -> None:
-        self.way = way
-        self.id = f"{NAME}-{os.getpid()}-{number}"
-        self.path = f"{way.directory}/{self.id}"
+        self.way, self.share = way, share
+        self.name = f"{NAME}-{os.getpid()}-{number}"
+        self.path = f"{way.directory}/{self.name}"
         self.programs: list[Program] = []
-        self.pid_files: dict[int, str] = {}
+        self.known = ""
         make_root(f"{self.path}/rootfs", way.program)
-        with open(f"{self.path}/config.json", "w", encoding="utf-8") as file:
-            json.dump(self._spec(share), file)
 
-    def _spec(self, share: Share) -> dict[str, Any]:
-        way = self.way
+    def _annotations(self) -> dict[str, str]:
+        way, share = self.way, self.share
         pairs = [("cores", str(share.cores)), ("memory", f"{share.memory >> 20}Mi"), ("gpus", str(len(way.cards)))]
         pairs += [("core-limit", str(share.core_limit))] if share.core_limit else []
         pairs += [("use-gpuuuid", uuid) for uuid in way.cards]
-        hooks = {
-            stage: [{"path": way.hook, "args": ["vgpu-hook", "--config", way.config_path, stage],
-                     "env": HOOK_ENVIRONMENT}]
-            for stage in ("createRuntime", "poststop")
-        }  # fmt: skip
-        mounts = [
-            {"destination": "/proc", "type": "proc", "source": "proc"},
-            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
-        ]
-        return {
-            "ociVersion": "1.0.2",
-            "process": {
-                "terminal": False, "user": {"uid": 0, "gid": 0}, "args": [f"/{NAME}"], "cwd": "/",
-                "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], "noNewPrivileges": True,
-                "capabilities": {key: ["CAP_MKNOD"] for key in ("bounding", "effective", "permitted")},
-            },
-            "root": {"path": "rootfs"}, "mounts": mounts, "hooks": hooks,
-            "annotations": verify.request_annotations(way.node, pairs),
-            "linux": {
-                "resources": {"devices": [{"allow": False, "access": "rwm"}]},
-                "namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")],
-            },
-        }  # fmt: skip
+        return verify.request_annotations(way.node, pairs)
+
+    @property
+    def id(self) -> str:
+        """The container's id in the ledger; once a program in it has answered."""
+        if not self.known:
+            self.known = self.way.client.id_of(self.name)
+        return self.known
+
+    @property
+    def init(self) -> int:
+        return claims.read(self.way.node.run_dir, self.id).pid
 
     def start(self) -> Program:
-        if not self.programs:
-            words = ["run", "--bundle", self.path, self.id]
-        else:
-            pid_file = f"{self.path}/pid{len(self.programs)}"
-            words = ["exec", "--pid-file", pid_file, self.id, f"/{NAME}"]
-        program = Program(self.way.command(*words), self.way.log())
+        runtime = self.way.client
         if self.programs:
-            self.pid_files[program.pid] = pid_file
-        self.programs.append(program)
-        return program
+            command = runtime.further(self.name, f"/{NAME}")
+        else:
+            command = runtime.run(self.name, self.path, self._annotations())
+        self.programs.append(Program(command, self.way.log()))
+        return self.programs[-1]
 
     def kill(self, program: Program) -> None:
-        while not (pid := _read(self.pid_files[program.pid])):  # the runtime writes it a moment after the program runs
-            time.sleep(PAUSE)
-        os.kill(int(pid), signal.SIGKILL)
+        """By the host's pid: runtimes differ in how one kills a further program, and not all can."""
+        own = int(program.ask("processes")["own"])
+        namespace = _pid_namespace(self.init)
+        here = [pid for pid in psutil.pids() if _pid_namespace(pid) == namespace and slot_owners.pid_inside(pid) == own]
+        if len(here) != 1:
+            raise VgpuError("the program in the container", expected=f"its pid {own} there", found=str(here))
+        os.kill(here[0], signal.SIGKILL)
         program.close()
 
     def set(self, share: Share) -> None:
         self.way.change(self.id, [share.on(uuid) for uuid in self.way.cards])
 
     def output(self, *command: str) -> str | None:
-        done = programs.run(self.way.command("exec", self.id, *command))
+        done = programs.run(self.way.client.further(self.name, *command))
         return done.stdout if done.returncode == 0 else None
 
     def audited(self) -> dict[str, object] | None:
@@ -136,41 +99,45 @@ class ContainerBox(Box):
         return next(mine, {})
 
     def region(self) -> bytes:
-        pid = claims.read(self.way.node.run_dir, self.id).pid
-        with open(f"/proc/{pid}/root{usage.PATH}", "rb") as file:
+        with open(f"/proc/{self.init}/root{usage.PATH}", "rb") as file:
             return file.read(usage.CARDS_END)
 
     def close(self) -> None:
+        container = self.id if self.programs else ""
         for program in reversed(self.programs):
             program.close()
-        programs.run(self.way.command("delete", "--force", self.id))
+        end_container(self.way.client, self.name)
+        if container:
+            self._wait_for_release(paths.container(self.way.node.run_dir, container))
         shutil.rmtree(self.path, ignore_errors=True)
-        self.way.boxes.pop(self.id, None)
+        self.way.boxes.pop(self.name, None)
+
+    @staticmethod
+    def _wait_for_release(claimed: str) -> None:
+        """The next container may need the room."""
+        deadline = time.monotonic() + RELEASED_WITHIN
+        while os.path.exists(claimed):
+            if time.monotonic() > deadline:
+                raise VgpuError("a container's claim", expected="an end with the container", found="none")
+            time.sleep(PAUSE)
 
 
 class Containers(Way):
     def __init__(
-        self, directory: str, program: str, runtime: str, node: Settings, config_path: str, known: Inventory,
-        hook: str, change: Change,
-    ) -> None:  # fmt: skip
+        self, directory: str, program: str, runtime: str, runs: Client, node: Settings, known: Inventory, change: Change
+    ) -> None:
         found = [library.path for library in known.libraries if library.soname == "libcuda.so.1" and library.bits == 64]
         if not found:
             raise NotJudged("the inventory", expected="libcuda.so.1", found="none", do="run: vgpuctl inventory refresh")
         super().__init__(directory, program, os.path.dirname(found[0]), nvml_of(known.libraries))
-        self.name = self.runtime = runtime
-        self.node, self.config_path, self.known, self.hook, self.change = node, config_path, known, hook, change
+        self.name, self.client, self.node, self.known, self.change = runtime, runs, node, known, change
         self.boxes: dict[str, Box] = {}
         self.made = 0
-        with open(f"{directory}/{WHICH}", "w", encoding="utf-8") as file:
-            file.write(runtime)
-
-    def command(self, *words: str) -> list[str]:
-        return [self.runtime, "--root", f"{self.directory}/{STATE}", *words]
 
     def box(self, share: Share) -> Box:
         self.made += 1
         made = ContainerBox(self, self.made, share)
-        self.boxes[made.id] = made
+        self.boxes[made.name] = made
         return made
 
     def other_nodes(self, uuid: str) -> list[tuple[int, int]]:
@@ -186,12 +153,11 @@ class Containers(Way):
             box.close()
 
 
-def _read(path: str) -> str:
-    """The content of a file of the runtime, "" while there is none."""
+def _pid_namespace(pid: int) -> str:
+    """ "" for a process that has ended."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except FileNotFoundError:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
         return ""
 
 

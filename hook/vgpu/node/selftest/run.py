@@ -96,7 +96,7 @@ def choose(way: Way, clock: Program, wish: str) -> tuple[dict[str, Any], dict[st
     notes = [] if persistent else ["persistence is off: the driver may start again between rows"]
     load, processors = os.getloadavg()[0], os.cpu_count() or 1
     if load > processors:
-        notes.append(f"a load of {load:.1f} on {processors} processors: rows of time may fail for that")
+        notes.append(f"a load of {load:.1f} on {processors} processors: rows of time may not be judged for that")
     return hello, good[0], notes
 
 

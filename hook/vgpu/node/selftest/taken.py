@@ -7,7 +7,6 @@ is free, while another program does one thing. Does not belong here: time (card.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -33,6 +32,10 @@ class Observer:
 
     def free(self) -> int:
         return int(self.program.ask("memory")["free"])
+
+    def now(self) -> int:
+        """The time of the programs' clock, which goes on."""
+        return int(self.program.ask("sleep until=0")["now"])
 
     def taken(self, program: Program, line: str) -> int:
         """Bytes that the card has less after a command, which has to succeed."""
@@ -71,7 +74,7 @@ def _all(lab: Lab, observer: Observer, programs: list[Program]) -> Iterator[Figu
     yield from _rounding(observer, program, unit)
     yield from _contexts(observer, programs, costs)
     yield from _nvml(observer, program)
-    yield _teardown(lab)
+    yield _teardown(lab, observer)
 
 
 def _unit(observer: Observer, program: Program) -> int:
@@ -127,21 +130,19 @@ def _nvml(observer: Observer, program: Program) -> Iterator[Figure]:
     yield Figure("memory.nvml_lag_ms", lag / MS if lag > STEP else 0, 2 * STEP / MS, "ms")
 
 
-def _teardown(lab: Lab) -> Figure:
+def _teardown(lab: Lab, observer: Observer) -> Figure:
     """How much longer a program with a context takes to end than one without; its memory is free when it is gone."""
+
+    def ended(program: Program) -> float:
+        began = observer.now()
+        program.close()
+        return (observer.now() - began) / MS
 
     def greeted() -> Program:
         program = lab.start()
         program.ask("hello")
         return program
 
-    without, having = ([_ended(start()) for _ in range(ENDS)] for start in (greeted, lab.program))
+    without, having = ([ended(start()) for _ in range(ENDS)] for start in (greeted, lab.program))
     error = max(max(times) - min(times) for times in (without, having))
     return Figure("memory.teardown_ms", max(0.0, min(having) - min(without)), error + 1, "ms")
-
-
-def _ended(program: Program) -> float:
-    """How long it takes to end; ms."""
-    began = time.monotonic()
-    program.close()
-    return (time.monotonic() - began) * 1000

@@ -1,11 +1,13 @@
 /*
- * What ends with a context, in this order. It is a list here, because it is in all floors, and cuda/base/context.c is
- * below most of them.
+ * What ends with a context, in this order, and with a process. It is a list here, because it is in all floors, and
+ * cuda/base/context.c is below most of them.
  */
 #include "cuda/memory/graph_memory.h"
 #include "cuda/code/module.h"
 #include "cuda/memory/pool.h"
 #include "cuda/work/queue.h"
+#include "state/clock.h"
+#include "state/internal.h"
 
 static void drop_allocations(struct sim_context *context)
 {
@@ -23,3 +25,10 @@ void (*const sim_context_ends[])(struct sim_context *context) = {
 };
 
 void (*const sim_context_last_ends[])(CUdevice device) = {sim_pool_drop_all, sim_graph_memory_end, NULL};
+
+/* A process that exits keeps its memory while the driver tears down what it left. Programs cannot reap it until then. */
+__attribute__((destructor)) static void tear_down(void)
+{
+	if (sim_slots_own() >= 0 && sim_state_header()->teardown_ms)
+		sim_clock_sleep_until(sim_clock_now() + sim_state_header()->teardown_ms * UINT64_C(1000000));
+}

@@ -128,6 +128,9 @@ def tmpfs(planned: Plan, path: str) -> Tmpfs:
     return found
 
 
+MOUNTED = "/usr/local/nvidia/lib64"  #: where the 64-bit libraries are mounted, in each layout
+
+
 def step(planned: Plan, kind: type[Operation], path: str) -> int:
     (found,) = [at for at, item in enumerate(planned.operations) if type(item) is kind and item.path == path]
     return found
@@ -146,18 +149,19 @@ def test_a_share_gets_libvcuda_under_the_drivers_names(layout: str) -> None:
         "/usr/local/vgpu/limits": LIMITS_FILE,
         "/usr/local/vgpu/cards": CARDS_FILE,
         PRESENCE: PRESENCE_FILE,
-        f"{directory}/libcuda.so.{VERSION}": "/vcuda/libcuda.so.1",
-        f"{directory}/libnvidia-ml.so.{VERSION}": "/vcuda/libnvidia-ml.so.1",
-        f"{directory}/libnvidia-ptxjitcompiler.so.{VERSION}": f"/host/lib64/libnvidia-ptxjitcompiler.so.{VERSION}",
-        f"{directory}/libnvidia-nosoname.so.{VERSION}": f"/host/lib64/libnvidia-nosoname.so.{VERSION}",
+        f"{MOUNTED}/libcuda.so.{VERSION}": "/vcuda/libcuda.so.1",
+        f"{MOUNTED}/libnvidia-ml.so.{VERSION}": "/vcuda/libnvidia-ml.so.1",
+        f"{MOUNTED}/libnvidia-ptxjitcompiler.so.{VERSION}": f"/host/lib64/libnvidia-ptxjitcompiler.so.{VERSION}",
+        f"{MOUNTED}/libnvidia-nosoname.so.{VERSION}": f"/host/lib64/libnvidia-nosoname.so.{VERSION}",
         "/usr/bin/nvidia-smi": "/host/bin/nvidia-smi",
     }
     assert links(planned) == {
-        f"{directory}/libcuda.so.1": f"libcuda.so.{VERSION}",
+        f"{directory}/libcuda.so.1": f"{MOUNTED}/libcuda.so.{VERSION}",
         f"{directory}/libcuda.so": "libcuda.so.1",
-        f"{directory}/libnvidia-ml.so.1": f"libnvidia-ml.so.{VERSION}",
+        f"{directory}/libnvidia-ml.so.1": f"{MOUNTED}/libnvidia-ml.so.{VERSION}",
         f"{directory}/libnvidia-ml.so": "libnvidia-ml.so.1",
-        f"{directory}/libnvidia-ptxjitcompiler.so.1": f"libnvidia-ptxjitcompiler.so.{VERSION}",
+        f"{directory}/libnvidia-ptxjitcompiler.so.1": f"{MOUNTED}/libnvidia-ptxjitcompiler.so.{VERSION}",
+        f"{directory}/libnvidia-nosoname.so.{VERSION}": f"{MOUNTED}/libnvidia-nosoname.so.{VERSION}",
     }
 
 
@@ -170,19 +174,17 @@ def test_a_share_gets_a_copy_of_libvcuda_for_this_driver() -> None:
         {"libcuda.so.1": copy_path},
     )  # fmt: skip
     found = binds(plan.make(container, node(), Settings({"paths.libvcuda": "/vcuda"}), {}))
-    directory = LAYOUTS[DEBIAN][0]
-    assert found[f"{directory}/libcuda.so.{VERSION}"] == found["/usr/local/lib/libcuda.so.1"] == copy_path
-    assert found[f"{directory}/libnvidia-ml.so.{VERSION}"] == "/vcuda/libnvidia-ml.so.1"
+    assert found[f"{MOUNTED}/libcuda.so.{VERSION}"] == found["/usr/local/lib/libcuda.so.1"] == copy_path
+    assert found[f"{MOUNTED}/libnvidia-ml.so.{VERSION}"] == "/vcuda/libnvidia-ml.so.1"
     assert found["/usr/local/vgpu/driver/libcuda.so.1"] == f"/host/lib64/libcuda.so.{VERSION}"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_whole_card_gets_the_driver_itself(layout: str) -> None:
     planned = made(whole(), facts(layout))
-    directory = LAYOUTS[layout][0]
     found = binds(planned)
-    assert found[f"{directory}/libcuda.so.{VERSION}"] == f"/host/lib64/libcuda.so.{VERSION}"
-    assert found[f"{directory}/libnvidia-opencl.so.{VERSION}"] == f"/host/lib64/libnvidia-opencl.so.{VERSION}"
+    assert found[f"{MOUNTED}/libcuda.so.{VERSION}"] == f"/host/lib64/libcuda.so.{VERSION}"
+    assert found[f"{MOUNTED}/libnvidia-opencl.so.{VERSION}"] == f"/host/lib64/libnvidia-opencl.so.{VERSION}"
     assert "/usr/bin/nvidia-cuda-mps-control" in found
     lines = [item.describe() for item in planned.operations]
     assert not any("vcuda" in line or "/usr/local/vgpu" in line or LIMITS_FILE in line for line in lines)
@@ -214,11 +216,13 @@ def test_the_private_directory() -> None:
 
 
 def test_images_that_look_in_usr_local_nvidia() -> None:
-    entries = {entry.name: entry.link for entry in tmpfs(made(), "/usr/local/nvidia").entries}
+    planned = made()
+    entries = {entry.name: entry.link for entry in tmpfs(planned, "/usr/local/nvidia").entries}
     assert entries["bin/nvidia-smi"] == "/usr/bin/nvidia-smi"
-    assert entries["lib64/libcuda.so.1"] == "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
-    assert entries["lib64/libcuda.so"] == "/usr/lib/x86_64-linux-gnu/libcuda.so"
-    assert entries["lib64/libnvidia-nosoname.so." + VERSION]
+    assert entries["lib64/libcuda.so.1"] == f"libcuda.so.{VERSION}"
+    assert entries["lib64/libcuda.so"] == "libcuda.so.1"
+    mounted = [path.removeprefix("/usr/local/nvidia/") for path in binds(planned) if path.startswith(MOUNTED)]
+    assert [entries[name] for name in mounted] == [None] * 4, "files to mount on"
     assert entries["lib"] == "lib64"
     assert not any("opencl" in name or "mps" in name for name in entries)
 
@@ -313,8 +317,8 @@ def test_links_of_other_kinds() -> None:
     directory = LAYOUTS[DEBIAN][0]
     found = links(planned)
     assert found[f"{directory}/libGLX_indirect.so.0"] == "libGLX_nvidia.so.0"
-    assert found[f"{directory}/vdpau/libvdpau_nvidia.so.1"] == f"libvdpau_nvidia.so.{VERSION}"
-    assert f"{directory}/vdpau/libvdpau_nvidia.so.{VERSION}" in binds(planned)
+    assert found[f"{directory}/vdpau/libvdpau_nvidia.so.1"] == f"{MOUNTED}/libvdpau_nvidia.so.{VERSION}"
+    assert f"{MOUNTED}/libvdpau_nvidia.so.{VERSION}" in binds(planned)
 
 
 # Files in the image
@@ -325,8 +329,8 @@ DIRECTORY = LAYOUTS[DEBIAN][0]
 @pytest.mark.parametrize(
     ("allocation", "inspection", "covered"),
     [
-        # the very names that are mounted anyway: once, and links give way to mounts
-        (share(), {"files": {f"libcuda.so.{VERSION}"}}, {}),
+        # the very names that are there anyway: links give way to mounts
+        (share(), {"files": {f"libcuda.so.{VERSION}"}}, {f"{DIRECTORY}/libcuda.so.{VERSION}": "/vcuda/libcuda.so.1"}),
         (share(), {"files": {"libcuda.so.1"}}, {f"{DIRECTORY}/libcuda.so.1": "/vcuda/libcuda.so.1"}),
         (share(), {"files": {"libcuda.so"}}, {f"{DIRECTORY}/libcuda.so": "/vcuda/libcuda.so.1"}),
         (whole(), {"files": {"libcuda.so.1"}}, {f"{DIRECTORY}/libcuda.so.1": f"/host/lib64/libcuda.so.{VERSION}"}),
@@ -359,7 +363,8 @@ def test_copies_in_the_image(allocation: Allocation, inspection: dict[str, objec
     assert not set(extra) & set(links(planned))
     assert all(source.startswith(("/vcuda/", "/host/", "/run/")) for source in binds(planned).values())
     noted = {note.partition(":")[0] for note in planned.notes}
-    assert noted == {path for path in covered if path.rpartition("/")[2] not in ("libcuda.so.1", "libcuda.so")} | (
+    ours = ("libcuda.so.1", "libcuda.so", f"libcuda.so.{VERSION}")
+    assert noted == {path for path in covered if path.rpartition("/")[2] not in ours} | (
         set(covered) if "copies" in inspection else set()
     )
 
@@ -541,10 +546,10 @@ def test_the_order_of_a_share() -> None:
         step(planned, OverlayFile, "/usr/local/vgpu/driver/libcuda.so.1"),
         step(planned, OverlayFile, "/usr/local/vgpu/limits"),
         step(planned, Tmpfs, "/usr/local/vgpu/usage"),
-        step(planned, OverlayFile, f"{DIRECTORY}/libcuda.so.{VERSION}"),
+        step(planned, Tmpfs, "/usr/local/nvidia"),
+        step(planned, OverlayFile, f"{MOUNTED}/libcuda.so.{VERSION}"),
         step(planned, OverlayFile, "/usr/bin/nvidia-smi"),
         step(planned, Symlink, f"{DIRECTORY}/libcuda.so.1"),
-        step(planned, Tmpfs, "/usr/local/nvidia"),
         step(planned, OverlayFile, "/usr/lib64/libcuda.so.1"),
         step(planned, BindDevice, "/dev/nvidiactl"),
         step(planned, BindDevice, "/dev/nvidia0"),
@@ -563,7 +568,7 @@ def test_every_step_describes_itself_in_one_line() -> None:
     assert len(lines) == len(set(lines))
     assert all("\n" not in line and item.path in line for line, item in zip(lines, planned.operations))
     assert f"link {DIRECTORY}/libcuda.so -> libcuda.so.1" in lines
-    assert f"mount /vcuda/libcuda.so.1 on {DIRECTORY}/libcuda.so.{VERSION} ro,nosuid,nodev" in lines
+    assert f"mount /vcuda/libcuda.so.1 on {MOUNTED}/libcuda.so.{VERSION} ro,nosuid,nodev" in lines
     assert any(line.startswith("write /etc/ld.so.cache, ") and line.endswith(" bytes, new") for line in lines)
     assert "tmpfs /usr/local/vgpu ro,nosuid,nodev size=64k, 9 entries" in lines
 

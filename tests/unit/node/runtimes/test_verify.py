@@ -7,7 +7,6 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pytest_subprocess import FakeProcess
@@ -39,9 +38,10 @@ def test_result(statuses: tuple[str, ...], result: str) -> None:
 )
 def test_the_socket_of_dockers_client(tmp_path: Path, hosts: object, options: list[str]) -> None:
     path = tmp_path / "daemon.json"
-    assert verify._host(str(path)) == []
+    wish = Wish(config=str(path))
+    assert verify.docker_host(wish) == []
     path.write_text(json.dumps({"hosts": hosts}))
-    assert verify._host(str(path)) == options
+    assert verify.docker_host(wish) == options
 
 
 OPEN = Settings({"standalone.requests": "annotations", "standalone.key": "/nowhere"})
@@ -78,15 +78,13 @@ def site(wish: Wish, tmp_path: Path) -> Site:
     return Site(wish, Record(""), OPEN, str(directory))
 
 
-@pytest.mark.parametrize("share", [True, False])
-def test_a_specification_of_the_handlers_base(site: Site, tmp_path: Path, share: bool) -> None:
+def test_a_specification_of_the_handlers_base(tmp_path: Path) -> None:
     base = {"ociVersion": "1.0.2", "process": {"env": ["A=b"]}, "linux": {}, "hooks": {"poststop": [{"path": "/x"}]}}
     (tmp_path / "base.json").write_text(json.dumps(base))
-    path = verify._spec(site, {"base_runtime_spec": str(tmp_path / "base.json")}, "name", share)
-    made: dict[str, Any] = json.loads(Path(path).read_text())
+    made = verify.specification({"base_runtime_spec": str(tmp_path / "base.json")}, "/r", ["/p"], "name", SHARE)
     assert made["hooks"] == base["hooks"]
-    assert made["process"] == {"env": ["A=b"], "args": verify.PROGRAM, "terminal": False, "cwd": "/"}
-    assert made["annotations"] == (SHARE if share else {})
+    assert made["process"] == {"env": ["A=b"], "args": ["/p"], "terminal": False, "cwd": "/"}
+    assert (made["root"], made["annotations"]) == ({"path": "/r"}, SHARE)
 
 
 def test_the_root_file_system_has_one_program(site: Site) -> None:
