@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from vgpu.config import limits
+
 if TYPE_CHECKING:
     from vcuda_boxes import Client, SimBox
 
@@ -16,6 +18,7 @@ LIMIT = 1 << 30
 MOST = 616 * MIB  # two of these do not fit
 AUTO_FREE = 1
 NON_BLOCKING = 1
+NODE = "{i:1,i:0,i:1,i:%d,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,Q:0,Q:0,Q:%d,Q:0}"
 
 
 @pytest.fixture
@@ -91,6 +94,30 @@ def test_what_a_graph_left_and_somebody_freed_counts_anew(t4: SimBox, client: Cl
     assert t4.held() == t4.usage()[2] == LIMIT
     client.does("cuDeviceGraphMemTrim 0")
     assert (t4.held(), client.left()) == (LIMIT, 0)
+
+
+def test_a_launch_that_takes_nothing_more_needs_no_room(sim_box: Callable[..., SimBox]) -> None:
+    """The pool has grown by more than the graph needs, and so a little beyond the limit."""
+    box = sim_box("harsh", nvml=True)
+    box.limit(4 * LIMIT)
+    client = box.caller()
+    client.left()
+    executable = graph_exec(client, 2 * MIB, frees=True)
+    box.limit(int(box.cards()[0]["used"]) + 8 * MIB)
+    for _ in range(2):
+        client.does(f"cuGraphLaunch {executable} 0")
+        client.does("cuCtxSynchronize")
+
+
+def test_a_graph_of_two_cards_fits_both_to_the_byte(sim_box: Callable[..., SimBox]) -> None:
+    box, size = sim_box("a100x2"), 6 * MIB
+    cards = [limits.CardLimit(card["uuid"], size) for card in box.cards()]
+    (box.path / "limits").write_bytes(limits.encode("box", cards))
+    client = box.caller()
+    graph = client.made("cuGraphCreate & 0")
+    for card in range(2):
+        client.made(f"cuGraphAddMemAllocNode & {graph} 0 0 {NODE % (card, size)}")
+    client.does(f"cuGraphLaunch {client.made(f'cuGraphInstantiateWithFlags & {graph} {AUTO_FREE}')} 0")
 
 
 def test_an_uploaded_graph_is_charged_once(t4: SimBox, client: Client) -> None:
