@@ -126,7 +126,8 @@ class History:
     some_limits: tuple[int, ...] = (64, 256, 512, 1024, 1536)  #: in MiB
     context = 0  #: what one takes
 
-    def __init__(self, box: SimBox, seed: int, full: bool) -> None:
+    def __init__(self, box: SimBox, seed: int, full: bool, neighbour: SimBox | None = None) -> None:
+        self.beside = [neighbour.caller(card) for card in CARDS] if neighbour else []
         self.box, self.chance, self.full, self.seed = box, random.Random(seed), full, seed
         self.lines = [f"VGPU_SEED={seed}"]
         self.neighbours = [sum(int(each["allocated"]) for each in card["processes"]) for card in box.cards()]
@@ -319,6 +320,14 @@ class History:
                 process,
                 self.chance.choice((f"cuDeviceSetMemPool {card}", f"cuMemSetMemPool {{i:1,i:{card}}} 1")) + f" {pool}",
             )
+
+    def step_pool_of_the_host(self, process: Process) -> None:
+        """It costs no card anything."""
+        pool = self.made(process, f"cuMemPoolCreate & {POOL.replace('i:1,i:%d', 'i:2,i:0')}")
+        pointer = self.made(process, f"cuMemAllocFromPoolAsync & {64 * MIB} {pool} 0")
+        self.check()
+        self.does(process, f"cuMemFreeAsync {pointer} 0")
+        self.does(process, f"cuMemPoolDestroy {pool}")
 
     def step_from_pool(self, process: Process) -> None:
         """Half of the time it is freed at once, so that the pool may keep it."""
@@ -698,6 +707,14 @@ class History:
         most = held + int(self.box.cards()[card]["most_used"]) - before
         assert most <= max(self.limits[card], held), f"card {card}: {most / MIB} MiB at most"
 
+    def step_neighbour(self, process: Process) -> None:
+        """While another container fills the card, programs are told no more free memory than it has."""
+        watcher, beside = self.watchers[process.card], self.beside[process.card]
+        free = int(self.box.cards()[process.card]["free"])
+        pointer = beside.made(f"cuMemAlloc_v2 & {(free - watcher.left() // 2) // MIB * MIB}")
+        assert watcher.left() <= self.box.cards()[process.card]["free"], "more than the card has"
+        beside.does(f"cuMemFree_v2 {pointer}")
+
     # ---- more that a driver does without being asked ----
 
     def step_blocks(self, process: Process) -> None:
@@ -790,7 +807,7 @@ class Harsh(History):
     """On a driver that takes more than it is asked for, and lists some of it with no process."""
 
     exact = False
-    unused = ("many",)  #: step_blocks has them
+    unused = ("many", "neighbour")  #: step_blocks has the former; nobody is beside
     some_limits = (1024, 1536, 2048, 3072)
 
     def __init__(self, box: SimBox, seed: int) -> None:
@@ -865,7 +882,7 @@ def test_what_is_charged_is_what_the_cards_hold(sim_box: Callable[..., SimBox], 
     left = 4 * box.context + GIB // 2  # the contexts', and what is left to allocate
     for card in CARDS if full else ():
         neighbour.caller(card).made(f"cuMemAlloc_v2 & {int(box.cards()[card]['capacity']) - left}")
-    history = History(box, seed, full)
+    history = History(box, seed, full, neighbour)
     try:
         for number in steps():
             history.step(number)
