@@ -247,7 +247,10 @@ static uint64_t target_of(struct pool *pool, const struct pool_figures *now)
 	return target > kept ? target : kept;
 }
 
-/* NVML does not list it. What the driver has taken since, a look may have found as overhead: it looks again then. */
+/*
+ * NVML does not list it. What the driver has taken since, a look may have found as overhead: who finds no room looks again
+ * then. A byte says so; all that was taken would hide from the sum what blocks give back.
+ */
 static void set_pending(struct pool *pool, uint64_t reserved)
 {
 	uint64_t pending = pool->booked > reserved ? pool->booked - reserved : 0;
@@ -256,7 +259,7 @@ static void set_pending(struct pool *pool, uint64_t reserved)
 		unlisted_add(pool->card, pending - pool->pending);
 	} else if (pending < pool->pending) {
 		unlisted_take(pool->card, pool->pending - pending);
-		(void)context_overhead_padded(pool->card, (int64_t)(pool->pending - pending));
+		(void)context_overhead_padded(pool->card, 1);
 	}
 	pool->pending = pending;
 }

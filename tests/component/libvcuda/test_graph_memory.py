@@ -169,3 +169,19 @@ def test_what_a_pending_launch_has_booked_hides_no_overhead(sim_box: Callable[..
     other.made(f"cuMemAlloc_v2 & {left}")
     gate.open()
     assert (int(box.cards()[0]["used"]), client.left()) == (LIMIT, 0)
+
+
+def test_a_graph_that_has_run_hides_nothing_that_blocks_give_back(sim_box: Callable[..., SimBox]) -> None:
+    """The driver takes 6 MiB for each 5."""
+    box = sim_box("harsh", nvml=True)
+    box.limit(4 * LIMIT)
+    client, other = box.caller(), box.caller()
+    other.left()  # the size of a context is known
+    blocks = [client.made(f"cuMemAlloc_v2 & {5 * MIB}") for _ in range(90)]
+    client.left()
+    gate = Gate(client)
+    client.does(f"cuGraphLaunch {graph_exec(client, MOST, frees=True)} {gate.stream}")
+    gate.open()
+    for block in blocks:
+        client.does(f"cuMemFree_v2 {block}")
+    assert 4 * LIMIT - other.left() <= int(box.cards()[0]["used"]) + 16 * MIB
