@@ -158,13 +158,22 @@ static void end_charges(struct graph_call *call, const CUstream *stream)
 		pools_end_graph(&call->charges[--call->charged], stream ? graph_launches_mark(*stream) : nothing_runs);
 }
 
+static bool tries(const struct graph_call *call)
+{
+	bool found = false;
+
+	for (unsigned int i = 0; i < call->charged; i++)
+		found |= call->charges[i].tries;
+	return found;
+}
+
 /*
  * If there is no room, waits for the work of `stream` and for launched graphs: both may free memory. It tries again even
  * if nothing was left to wait for, because their work may have ended since the first try.
  */
 static bool begin_charge(struct graph_call *call, const struct device_demand *demand, CUgraphExec exec, CUstream stream)
 {
-	const struct graph_memory graph = {exec, demand->size, demand->left};
+	const struct graph_memory graph = {exec, demand->size, demand->left, tries(call)};
 	struct pool_charge *charge = &call->charges[call->charged];
 	struct pool *pool = demand->size ? pools_of_graphs(demand->device) : NULL;
 

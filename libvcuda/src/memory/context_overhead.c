@@ -424,7 +424,6 @@ static uint64_t measure_all(int card, const uint8_t uuid[16])
 	}
 	calls_step_in(depth);
 	uint64_t size = others.creating ? usage_context_size(card) : 0;
-	others.bytes += usage_foreign_unaccounted(card);
 	return others.bytes + others.creating * (size ? size : VGPU_USAGE_UNACCOUNTED_MOST) + unaccounted_of_own(card);
 }
 
@@ -581,9 +580,11 @@ bool context_overhead_end(CUdevice device, const struct context_booking *booking
 		return true;
 	const struct usage_limit limit = device_limits_memory(&limited);
 	struct follow_up up = {.limit = &limit, .expected_size = booking->size, .is_kept = booking->is_kept};
+	/* A further context is booked now: a mark beside a booking tells processes of other pid namespaces nothing. */
 	if (!made)
 		give_up_context(booking);
-	else if (booking->size || booking->is_kept || !usage_has_room(booking->card, limit))
+	else if (booking->size || booking->is_kept || atomic_load(&booked[booking->card]) ||
+		 !usage_has_room(booking->card, limit))
 		fits = follow_up_locked(booking->card, limited.uuid, &up);
 	else /* another thread may have read the figures, and cleared the mark, before the context was in them */
 		mark_unaccounted(booking->card);

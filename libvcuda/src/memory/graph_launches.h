@@ -21,6 +21,7 @@ struct graph_memory {
 	CUgraphExec exec;
 	uint64_t size; /* bytes that a launch takes */
 	uint64_t left; /* bytes of `size` that a launch leaves allocated and that the next one frees first, if it can */
+	bool tries; /* the call's charge for another card tries (struct pool_charge) */
 };
 
 /*

@@ -68,7 +68,7 @@ struct other_processes other_processes_unaccounted(int card, const uint8_t uuid[
 {
 	struct usage_process list[PROCESSES];
 	unsigned int count = usage_processes(uuid, list, PROCESSES);
-	struct other_processes others = {0, 0, 0, 0};
+	struct other_processes others = {.bytes = usage_foreign_unaccounted(card)};
 	uint64_t context = usage_context_size(card);
 
 	for (unsigned int i = 0; i < count && i < PROCESSES; i++) {

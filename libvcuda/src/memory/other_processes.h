@@ -13,7 +13,7 @@
 #include "memory/nvml_lists.h"
 
 struct other_processes {
-	uint64_t bytes;        /* the sum of their unaccounted overhead */
+	uint64_t bytes;        /* the sum of their unaccounted overhead, in other pid namespaces by the known size */
 	uint64_t least;        /* the least overhead, booked or not, that one of them shows. 0: none does */
 	unsigned int creating; /* those that make a context, whose size is in no figure yet */
 	uint64_t doubt; /* a mixture of the figures that may err, because a call may be under way. 0: none does */

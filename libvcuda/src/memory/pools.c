@@ -247,7 +247,10 @@ static uint64_t target_of(struct pool *pool, const struct pool_figures *now)
 	return target > kept ? target : kept;
 }
 
-/* NVML does not list it. What the driver has taken since, a look may have found as overhead: it looks again then. */
+/*
+ * NVML does not list it. What the driver has taken since, a look may have found as overhead: who finds no room looks again
+ * then. A byte says so; all that was taken would hide from the sum what blocks give back.
+ */
 static void set_pending(struct pool *pool, uint64_t reserved)
 {
 	uint64_t pending = pool->booked > reserved ? pool->booked - reserved : 0;
@@ -256,7 +259,7 @@ static void set_pending(struct pool *pool, uint64_t reserved)
 		unlisted_add(pool->card, pending - pool->pending);
 	} else if (pending < pool->pending) {
 		unlisted_take(pool->card, pool->pending - pending);
-		(void)context_overhead_padded(pool->card, (int64_t)(pool->pending - pending));
+		(void)context_overhead_padded(pool->card, 1);
 	}
 	pool->pending = pending;
 }
@@ -331,11 +334,12 @@ static void log_refusal(const struct pool *pool, uint64_t size, struct usage_lim
 		(unsigned long long)size, pool->device, (unsigned long long)limit.memory);
 }
 
-static bool begin_try(struct pool_charge *charge, struct pool *pool)
+/* `is_shared`: the call tries on another card already. */
+static bool begin_try(struct pool_charge *charge, struct pool *pool, bool is_shared)
 {
 	struct pool_figures now = {0, 0, 0};
 
-	charge->tries = usage_pool_chunk_try();
+	charge->tries = is_shared || usage_pool_chunk_try();
 	if (!charge->tries)
 		return false;
 	(void)read_figures(pool, &now);
@@ -366,7 +370,7 @@ static uint64_t book_growth(struct pool_charge *charge, struct pool *pool, uint6
 	if (!usage_reserve(pool->card, growth, limit)) {
 		if (growth == size || !usage_reserve(pool->card, size, limit))
 			return 0;
-		if (!begin_try(charge, pool)) {
+		if (!begin_try(charge, pool, false)) {
 			usage_release(pool->card, size);
 			return 0;
 		}
@@ -414,7 +418,8 @@ static bool promise_chunks(struct pool *pool, uint64_t size, uint64_t unit)
 		now = (struct pool_figures){0, 0, 0};
 	uint64_t target = graph_target(pool, &now, unit);
 	uint64_t growth = target > pool->booked ? target - pool->booked : 0;
-	if (usage_reserve(pool->card, growth, device_limits_memory(&pool->limited))) {
+	/* What the pool has needs no room, though a try may have brought it beyond the limit. */
+	if (!growth || usage_reserve(pool->card, growth, device_limits_memory(&pool->limited))) {
 		pool->booked += growth;
 		return true;
 	}
@@ -422,13 +427,13 @@ static bool promise_chunks(struct pool *pool, uint64_t size, uint64_t unit)
 	return false;
 }
 
-static bool promise(struct pool_charge *charge, struct pool *pool)
+static bool promise(struct pool_charge *charge, struct pool *pool, bool tries)
 {
 	if (!charge->size) /* an earlier launch of the graph has booked it, be there room for whole chunks or not */
 		return true;
 	if (promise_chunks(pool, charge->size, chunk))
 		return true;
-	if (!begin_try(charge, pool))
+	if (!begin_try(charge, pool, tries))
 		return false;
 	if (promise_chunks(pool, charge->size, 1))
 		return true;
@@ -441,7 +446,8 @@ bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const stru
 	begin_charge(charge, pool, graph->size);
 	if (graph->exec)
 		charge->size = graph_launches_begin(&pool->graph_launches, graph, &charge->graph_launch);
-	bool granted = promise(charge, pool) || (trim_card(pool->card) && promise(charge, pool));
+	bool granted =
+		promise(charge, pool, graph->tries) || (trim_card(pool->card) && promise(charge, pool, graph->tries));
 	if (!granted) {
 		if (charge->graph_launch)
 			graph_launches_end(charge->graph_launch, (struct graph_launch_mark){NULL, NULL});

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from typing import Callable
+
     from vcuda_boxes import Client, SimBox
 
 OUT_OF_MEMORY = 2
@@ -88,3 +90,16 @@ def test_a_context_that_the_driver_refuses_leaves_nothing(t4_nvml: SimBox) -> No
     assert client.numbers(f"cuCtxCreate_v2 & {1 << 30} 0")[0] not in (0, OUT_OF_MEMORY)
     assert t4_nvml.usage()[1:] == (0, t4_nvml.context)
     assert holder.alloc(t4_nvml.context + MIB)[0] == 0
+
+
+def test_a_further_context_counts_for_a_process_of_another_namespace(sim_box: Callable[..., SimBox]) -> None:
+    """NVML does not tell it of the holder's contexts."""
+    box = sim_box("harsh", nvml=True)
+    box.limit(4 * GIB)
+    holder = box.caller()
+    holder.left()  # the holder has booked its first context
+    holder.made("cuCtxCreate_v2 & 0 0")
+    box.limit(int(box.cards()[0]["used"]) + box.context // 2)
+    nested = box.uninitialized(nested=True)
+    nested.does("cuInit 0")
+    assert nested.numbers("cuDevicePrimaryCtxRetain & 0")[0] == OUT_OF_MEMORY

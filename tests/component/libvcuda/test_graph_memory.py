@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from vgpu.config import limits
+
 if TYPE_CHECKING:
     from vcuda_boxes import Client, SimBox
 
@@ -16,6 +18,7 @@ LIMIT = 1 << 30
 MOST = 616 * MIB  # two of these do not fit
 AUTO_FREE = 1
 NON_BLOCKING = 1
+NODE = "{i:1,i:0,i:1,i:%d,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,Q:0,Q:0,Q:%d,Q:0}"
 
 
 @pytest.fixture
@@ -93,6 +96,30 @@ def test_what_a_graph_left_and_somebody_freed_counts_anew(t4: SimBox, client: Cl
     assert (t4.held(), client.left()) == (LIMIT, 0)
 
 
+def test_a_launch_that_takes_nothing_more_needs_no_room(sim_box: Callable[..., SimBox]) -> None:
+    """The pool has grown by more than the graph needs, and so a little beyond the limit."""
+    box = sim_box("harsh", nvml=True)
+    box.limit(4 * LIMIT)
+    client = box.caller()
+    client.left()
+    executable = graph_exec(client, 2 * MIB, frees=True)
+    box.limit(int(box.cards()[0]["used"]) + 8 * MIB)
+    for _ in range(2):
+        client.does(f"cuGraphLaunch {executable} 0")
+        client.does("cuCtxSynchronize")
+
+
+def test_a_graph_of_two_cards_fits_both_to_the_byte(sim_box: Callable[..., SimBox]) -> None:
+    box, size = sim_box("a100x2"), 6 * MIB
+    cards = [limits.CardLimit(card["uuid"], size) for card in box.cards()]
+    (box.path / "limits").write_bytes(limits.encode("box", cards))
+    client = box.caller()
+    graph = client.made("cuGraphCreate & 0")
+    for card in range(2):
+        client.made(f"cuGraphAddMemAllocNode & {graph} 0 0 {NODE % (card, size)}")
+    client.does(f"cuGraphLaunch {client.made(f'cuGraphInstantiateWithFlags & {graph} {AUTO_FREE}')} 0")
+
+
 def test_an_uploaded_graph_is_charged_once(t4: SimBox, client: Client) -> None:
     first, second = graph_exec(client, MOST), graph_exec(client, MOST)
     gate = Gate(client)
@@ -142,3 +169,19 @@ def test_what_a_pending_launch_has_booked_hides_no_overhead(sim_box: Callable[..
     other.made(f"cuMemAlloc_v2 & {left}")
     gate.open()
     assert (int(box.cards()[0]["used"]), client.left()) == (LIMIT, 0)
+
+
+def test_a_graph_that_has_run_hides_nothing_that_blocks_give_back(sim_box: Callable[..., SimBox]) -> None:
+    """The driver takes 6 MiB for each 5."""
+    box = sim_box("harsh", nvml=True)
+    box.limit(4 * LIMIT)
+    client, other = box.caller(), box.caller()
+    other.left()  # the size of a context is known
+    blocks = [client.made(f"cuMemAlloc_v2 & {5 * MIB}") for _ in range(90)]
+    client.left()
+    gate = Gate(client)
+    client.does(f"cuGraphLaunch {graph_exec(client, MOST, frees=True)} {gate.stream}")
+    gate.open()
+    for block in blocks:
+        client.does(f"cuMemFree_v2 {block}")
+    assert 4 * LIMIT - other.left() <= int(box.cards()[0]["used"]) + 16 * MIB

@@ -18,4 +18,4 @@ SOURCES = CHECKOUT / "libvcuda/src"
 def test_a_look_is_quiet_only_if_no_call_was_under_way(compiled: Compiled, case: str, is_quiet: int) -> None:
     """A call that ends during the look got memory that the figures lack: the look took it for none before."""
     program = compiled("halted_calls.c", f"-I{SOURCES}", str(SOURCES / "memory/calls.c"), "-lpthread")
-    assert int(subprocess.check_output([program, case], text=True, timeout=30)) == is_quiet
+    assert int(subprocess.check_output([program, case], text=True, timeout=300)) == is_quiet

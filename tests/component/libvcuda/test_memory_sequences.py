@@ -53,6 +53,7 @@ STORMS = (
 REPLACED = ("pointer", "stream_ordered", "pool", "from_pool", "end", "end", "gated", "die", "limit", "trim")
 CARDS = (0, 1)
 MANY = 800
+RACES = 5000  #: allocations of each process: two that meet are rare where others use the cores
 PROCESSES = (0, 0, 1)  #: the card of each
 CREATES = ("cuCtxCreate_v2 & 0", "cuCtxCreate_v3 & 0 0 0", "cuCtxCreate_v4 & 0 0")
 FLOAT, LAYERED, SPARSE = 32, 1, 64
@@ -126,7 +127,8 @@ class History:
     some_limits: tuple[int, ...] = (64, 256, 512, 1024, 1536)  #: in MiB
     context = 0  #: what one takes
 
-    def __init__(self, box: SimBox, seed: int, full: bool) -> None:
+    def __init__(self, box: SimBox, seed: int, full: bool, neighbour: SimBox | None = None) -> None:
+        self.beside = [neighbour.caller(card) for card in CARDS] if neighbour else []
         self.box, self.chance, self.full, self.seed = box, random.Random(seed), full, seed
         self.lines = [f"VGPU_SEED={seed}"]
         self.neighbours = [sum(int(each["allocated"]) for each in card["processes"]) for card in box.cards()]
@@ -319,6 +321,14 @@ class History:
                 process,
                 self.chance.choice((f"cuDeviceSetMemPool {card}", f"cuMemSetMemPool {{i:1,i:{card}}} 1")) + f" {pool}",
             )
+
+    def step_pool_of_the_host(self, process: Process) -> None:
+        """It costs no card anything."""
+        pool = self.made(process, f"cuMemPoolCreate & {POOL.replace('i:1,i:%d', 'i:2,i:0')}")
+        pointer = self.made(process, f"cuMemAllocFromPoolAsync & {64 * MIB} {pool} 0")
+        self.check()
+        self.does(process, f"cuMemFreeAsync {pointer} 0")
+        self.does(process, f"cuMemPoolDestroy {pool}")
 
     def step_from_pool(self, process: Process) -> None:
         """Half of the time it is freed at once, so that the pool may keep it."""
@@ -680,15 +690,16 @@ class History:
         limits.update(str(self.box.path / "limits"), "box", self.card_limits())
 
     def step_race(self, process: Process) -> None:
-        """The processes of a card ask at once, again and again, for more than a half of what is left."""
-        card = process.card
+        """Processes of a card ask at once, again and again, for more than a half of what is left."""
+        del process
+        card = PROCESSES[0]  # has two
         size = (self.limits[card] - self.held(card)) * 3 // 5 // (2 * MIB) * 2 * MIB
         if not self.exact or size <= 0:
             return
         held = self.held(card)
         before = int(self.box.cards()[card]["used"])
         ask = f"call(['cuMemAlloc_v2','&','{size}'])"
-        line = f"python len([call(['cuMemFree_v2',str(p[1])])for(_)in(range(100))for(p)in([{ask}])if(not(p[0]))])*0"
+        line = f"python len([call(['cuMemFree_v2',str(p[1])])for(_)in(range({RACES}))for(p)in([{ask}])if(not(p[0]))])*0"
         self.box.forget_most_used()
         racers = [each for each in self.processes if each.card == card]
         for each in racers:
@@ -697,6 +708,14 @@ class History:
         assert all(each.client.receive()[0] == "0" for each in racers)
         most = held + int(self.box.cards()[card]["most_used"]) - before
         assert most <= max(self.limits[card], held), f"card {card}: {most / MIB} MiB at most"
+
+    def step_neighbour(self, process: Process) -> None:
+        """While another container fills the card, programs are told no more free memory than it has."""
+        watcher, beside = self.watchers[process.card], self.beside[process.card]
+        free = int(self.box.cards()[process.card]["free"])
+        pointer = beside.made(f"cuMemAlloc_v2 & {(free - watcher.left() // 2) // MIB * MIB}")
+        assert watcher.left() <= self.box.cards()[process.card]["free"], "more than the card has"
+        beside.does(f"cuMemFree_v2 {pointer}")
 
     # ---- more that a driver does without being asked ----
 
@@ -790,7 +809,7 @@ class Harsh(History):
     """On a driver that takes more than it is asked for, and lists some of it with no process."""
 
     exact = False
-    unused = ("many",)  #: step_blocks has them
+    unused = ("many", "neighbour")  #: step_blocks has the former; nobody is beside
     some_limits = (1024, 1536, 2048, 3072)
 
     def __init__(self, box: SimBox, seed: int) -> None:
@@ -865,7 +884,7 @@ def test_what_is_charged_is_what_the_cards_hold(sim_box: Callable[..., SimBox], 
     left = 4 * box.context + GIB // 2  # the contexts', and what is left to allocate
     for card in CARDS if full else ():
         neighbour.caller(card).made(f"cuMemAlloc_v2 & {int(box.cards()[card]['capacity']) - left}")
-    history = History(box, seed, full)
+    history = History(box, seed, full, neighbour)
     try:
         for number in steps():
             history.step(number)
