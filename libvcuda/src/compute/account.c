@@ -162,7 +162,7 @@ void account_complete(struct token_bucket *bucket, uint64_t reserved, uint64_t b
 	__atomic_fetch_add(&time->level, (int64_t)booked - (int64_t)used, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&time->used, used, __ATOMIC_RELAXED);
 	end_in_flight(bucket, reserved);
-	if (!container_slice_is_mixed(bucket))
+	if (!container_slice_is_mixed(bucket) && !container_slice_is_open(bucket))
 		note_early_end(bucket, reserved, used);
 	STORE(time->progress, now);
 	uint64_t finish = now + token_bucket_in_flight(bucket);

@@ -11,6 +11,7 @@
 #define PATIENCE_HERE NS_PER_S        /* with another process's work on this card: it may just be long */
 #define AHEAD_ALONE (100 * NS_PER_MS) /* as much as the burst of a container that is alone */
 #define AHEAD_AFTER NS_PER_S          /* in which no other process of the container has had the card */
+#define SHORT (50 * NS_PER_US)        /* a look that is so much later costs less than another one */
 #define KEPT_LEAST (10 * NS_PER_US)   /* a shorter pause is not worth the look at who waits: a system call */
 #define LOCAL_SLICE (64 * NS_PER_US)  /* a local slice: ns of use, and the time for which it is reserved */
 
@@ -100,9 +101,9 @@ static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t e
 
 	if (!in_flight)
 		return true;
-	if (is_trusted && in_flight <= most && (rest + estimate <= ahead || rest <= SLICE_AHEAD_LONG))
+	if (is_trusted && in_flight <= most && (rest + estimate <= ahead || rest <= SLICE_AHEAD_LONG + SHORT))
 		return true;
-	*again = now + bounds_clamp(rest > SLICE_AHEAD_LONG ? rest - SLICE_AHEAD_LONG : rest, 50 * NS_PER_US,
+	*again = now + bounds_clamp(rest > SLICE_AHEAD_LONG ? rest - SLICE_AHEAD_LONG : rest, SHORT,
 				    ahead > SLICE_AHEAD ? SLICE_LOOK_UNSURE : NS_PER_MS);
 	return false;
 }
@@ -123,7 +124,7 @@ static bool has_room(const struct token_bucket *bucket, uint64_t estimate, const
 	if (in_flight <= estimate + VGPU_USAGE_TIME_UNIT || (is_known && in_flight + estimate <= most_in_flight))
 		return true;
 	uint64_t rest = is_known ? in_flight + estimate - most_in_flight : in_flight;
-	*again = now + bounds_clamp(finish > now ? rest / 2 : (now - finish) / 4, 50 * NS_PER_US, NS_PER_MS);
+	*again = now + bounds_clamp(finish > now ? rest / 2 : (now - finish) / 4, SHORT, NS_PER_MS);
 	return false;
 }
 

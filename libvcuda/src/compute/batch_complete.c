@@ -110,12 +110,19 @@ static uint64_t own_part(const struct batch *batch, uint64_t raw)
 	return guess < least ? least : guess > most ? most : guess;
 }
 
+/* Whether no other stream of the process worked for most of its time. */
+static bool ran_alone(const struct batch *batch)
+{
+	uint64_t took = batch->ended_at - batch->started_at;
+
+	return batch->counted == took && batch->overlap <= took / 2;
+}
+
 /* Where other streams worked too, or the use was only set to the estimate, an interval is just an upper bound. */
 static void learn(const struct compute_context *context, const struct batch *batch, uint64_t used, uint64_t now)
 {
 	uint64_t took = batch->ended_at - batch->started_at;
-	bool is_alone = batch->counted == took && batch->overlap <= took / 2;
-	bool is_beside = batch->is_beside;
+	bool is_alone = ran_alone(batch), is_beside = batch->is_beside;
 	bool is_sure = !batch->is_unsure || (!is_beside && took > SLICE_LONG); /* a change adds little to a long one */
 	/* With idle time in it an interval is too long: it says something if it is shorter than the estimate. */
 	bool is_clear = is_sure && (!batch->idle_times || took < batch->estimate);
@@ -168,7 +175,7 @@ static void count_use(struct compute_context *context, struct batch *batch, uint
 		batch->counted_to = to;
 	count_back(context, batch);
 	note_gaps_within(context, batch, to - found, to);
-	if (container_slice_is_mixed(context->bucket))
+	if (container_slice_is_mixed(context->bucket) || (container_slice_is_open(context->bucket) && ran_alone(batch)))
 		batch_mark_mixed(batch);
 	uint64_t used = own_part(batch, batch->counted);
 	if (batch->ended_at) {

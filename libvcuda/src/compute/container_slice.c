@@ -619,6 +619,11 @@ bool container_slice_is_mixed(const struct token_bucket *bucket)
 	return container_slice_has_neighbours(bucket) && LOAD(container_slice.is_mixed);
 }
 
+bool container_slice_is_open(const struct token_bucket *bucket)
+{
+	return container_slice_has_neighbours(bucket) && LOAD(container_slice.is_open);
+}
+
 void container_slice_note_lapse(const struct token_bucket *bucket, uint64_t now)
 {
 	if (container_slice_has_neighbours(bucket))

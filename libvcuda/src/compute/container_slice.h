@@ -83,6 +83,9 @@ bool container_slice_leaves_in_pauses(const struct token_bucket *bucket);
 /* Whether other containers' work may mix with this container's own. */
 bool container_slice_is_mixed(const struct token_bucket *bucket);
 
+/* Whether others may come into its slice, and leave it, unseen between two looks. */
+bool container_slice_is_open(const struct token_bucket *bucket);
+
 /* Whether other containers may wait for this container's work to end. */
 bool container_slice_is_leaving(const struct token_bucket *bucket);
 

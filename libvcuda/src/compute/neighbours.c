@@ -22,13 +22,6 @@ static uint64_t patience(const struct token_bucket *bucket)
 	return 2 * schedule_period(bucket) + SLICE_EXTRA_PATIENCE;
 }
 
-static void note_seen(struct in_way *way, uint64_t where, uint64_t now)
-{
-	if (where != way->where || now - way->seen > SLICE_FORGOTTEN)
-		*way = (struct in_way){.where = where, .since = now};
-	way->seen = now;
-}
-
 static bool ignore(uint64_t where)
 {
 	presence_ignore(where);
@@ -78,7 +71,9 @@ static bool others_are_in_way(const struct token_bucket *bucket, enum neighbours
 	neighbours.is_guest = false;
 	for (unsigned int i = 0; i < count; i++) {
 		struct in_way *place = find_place(places, where[i]);
-		note_seen(place, where[i], now);
+		if (where[i] != place->where || now - place->seen > SLICE_FORGOTTEN)
+			*place = (struct in_way){.where = where[i], .since = now};
+		place->seen = now;
 		if (!is_in_way(bucket, place, want, now))
 			continue;
 		is_waited_for = true;
@@ -129,18 +124,6 @@ static void note_card_free(uint64_t now)
 	left_free.is_too_long = left_free.sum > (left_free.is_too_long ? SLICE_LEFT_FREE / 2 : SLICE_LEFT_FREE);
 }
 
-/* Whether this process is to look often. One behind a place that others pass over all the time is, too. */
-static bool is_next_in_line(const struct token_bucket *bucket, uint64_t place, uint64_t now)
-{
-	static struct in_way first = {.where = NOWHERE};
-	uint64_t where;
-
-	if (left_free.is_too_long || now < no_early_end_until || !presence_earliest_before(place, &where))
-		return true;
-	note_seen(&first, where, now);
-	return now - first.since >= patience(bucket);
-}
-
 /* Whether this process leaves a free card to those that are before it. It waits once for one that does not come. */
 static bool waits_for_turn(uint64_t place, uint64_t now)
 {
@@ -173,7 +156,7 @@ static bool others_come_first(const struct token_bucket *bucket, uint64_t place,
 	*is_next = true;
 	if (others_are_in_way(bucket, want, now)) {
 		note_turn_taken();
-		*is_next = is_next_in_line(bucket, place, now);
+		*is_next = want == NEIGHBOURS_WANT_SOON; /* who leaves wakes the next one */
 		return true;
 	}
 	if (neighbours.is_guest && want == NEIGHBOURS_WANT_ROOM) /* its hosts leave for those that are before it */

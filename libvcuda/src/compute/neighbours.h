@@ -22,7 +22,7 @@ extern struct neighbours neighbours;
 
 /*
  * Whether this process, whose place in the queue is `place`, waits for others. `goes_on`: the container's slice goes on,
- * so that the queue does not count. *is_next: of those that wait it is to look most often.
+ * so that the queue does not count. *is_next: it is to look often.
  */
 enum neighbours_want { NEIGHBOURS_WANT_ROOM, NEIGHBOURS_WANT_SOON, NEIGHBOURS_WANT_ALONE };
 bool neighbours_must_wait(struct token_bucket *bucket, uint64_t place, bool goes_on, enum neighbours_want want,

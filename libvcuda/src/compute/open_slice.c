@@ -10,7 +10,7 @@ static uint64_t held, used;         /* of its latest own slices: how long they w
 
 /* `spent`: for how long it has had slices or waited for them since the last change. The program's pauses do not count. */
 static struct {
-	bool is_open, is_trial, was_better;
+	bool is_open, is_trial, was_open;
 	uint64_t spent, lasts, used, rate, again;
 } mode = {.lasts = SLICE_TRIAL};
 
@@ -81,24 +81,24 @@ static bool set_mode(bool is_open, uint64_t lasts, uint64_t now)
 	return is_open;
 }
 
+/* The other mode is tried for a while, and kept if it is better by an eighth. */
 bool open_slice_is_wanted(uint64_t now)
 {
 	bool is_early = mode.is_trial && spent(now) >= SLICE_TRIAL / 5 && rate(now) < mode.rate / 2;
 
-	if (!is_early && (spent(now) < mode.lasts || (!mode.is_open && !open_slice_leaves_card_idle())))
+	if (!is_early && (spent(now) < mode.lasts || !(mode.is_open || mode.is_trial || open_slice_leaves_card_idle())))
 		return mode.is_open;
-	if (!mode.is_trial && mode.is_open)
-		return set_mode(false, SLICE_TRIAL, now);
 	mode.is_trial = !mode.is_trial;
 	if (mode.is_trial) {
 		mode.rate = rate(now);
-		return set_mode(true, SLICE_TRIAL, now);
+		return set_mode(!mode.is_open, SLICE_TRIAL, now);
 	}
 	bool is_better = rate(now) > mode.rate + mode.rate / 8;
-	mode.again = is_better == mode.was_better ? bounds_clamp(2 * mode.again, SLICE_TRIAL_LEAST, SLICE_TRIAL_MOST)
-						  : SLICE_TRIAL_LEAST;
-	mode.was_better = is_better;
-	return set_mode(is_better, mode.again, now);
+	bool is_open = mode.is_open == is_better && open_slice_leaves_card_idle();
+	mode.again = is_open == mode.was_open ? bounds_clamp(2 * mode.again, SLICE_TRIAL_LEAST, SLICE_TRIAL_MOST)
+					      : SLICE_TRIAL_LEAST;
+	mode.was_open = is_open;
+	return set_mode(is_open, mode.again, now);
 }
 
 void open_slice_reset(void)
