@@ -21,7 +21,7 @@
 #define STOPPED "poststop"
 #define USAGE \
 	"expected [--config /PATH] [--dry-run] [--standalone any|key] [--annotation vgpu.io/KEY=VALUE]... " \
-	"prestart|createRuntime|poststop"
+	"[--prepared CLAIM-N] prestart|createRuntime|poststop"
 #define EXIT_REFUSED 1
 #define EXIT_USAGE 2
 #define ANNOTATIONS_MAX 8
@@ -31,7 +31,7 @@ enum verdict { LEAVE, REFUSE, RUN };
 
 /* The options. vgpu.hook.main always gets them in this order, each in a word of its own, and the stage at the end. */
 struct hook_args {
-	const char *config, *standalone, *stage;
+	const char *config, *standalone, *prepared, *stage;
 	const char *annotation[ANNOTATIONS_MAX];
 	size_t annotations;
 	bool dry_run;
@@ -64,6 +64,8 @@ static bool read_option(int argc, char **argv, int *i, struct hook_args *args)
 		args->standalone = value;
 		return !strcmp(value, "any") || !strcmp(value, "key");
 	}
+	if ((value = value_of(argv, argc, i, "--prepared")))
+		return (args->prepared = value) != NULL;
 	if (!(value = value_of(argv, argc, i, "--annotation")) || args->annotations == ANNOTATIONS_MAX)
 		return false;
 	args->annotation[args->annotations++] = value;
@@ -105,12 +107,12 @@ static enum verdict decide_without_state(const struct input *state, const struct
 	struct input config;
 	struct marks marks;
 	struct stat st;
-	bool marked = args->annotations || marker_is_anywhere(state);
+	bool marked = args->annotations || args->prepared || marker_is_anywhere(state);
 
 	input_read_file(AT_FDCWD, "config.json", 0, &config, &st);
 	if (!marker_of_config(&config, &marks))
 		marked |= marker_is_anywhere(&config);
-	else if (marker_is_sandbox(&marks, NULL))
+	else if (!args->prepared && marker_is_sandbox(&marks, NULL))
 		return LEAVE;
 	else
 		marked |= marks.vgpu;
@@ -130,9 +132,9 @@ static enum verdict decide(const struct marks *of_state, const struct hook_args 
 	snprintf(path, sizeof path, "%s/config.json", of_state->bundle);
 	input_read_file(AT_FDCWD, path, 0, &config, &st);
 	whole = marker_of_config(&config, &marks);
-	if (marker_is_sandbox(of_state, whole ? &marks : NULL))
+	if (!args->prepared && marker_is_sandbox(of_state, whole ? &marks : NULL))
 		return LEAVE;
-	if (of_state->vgpu || (whole && marks.vgpu) || args->annotations)
+	if (of_state->vgpu || (whole && marks.vgpu) || args->annotations || args->prepared)
 		return RUN; /* vgpu.hook.main reports a bad config.json */
 	if (whole)
 		return LEAVE;
@@ -155,6 +157,10 @@ static int run(const struct input *state, const struct hook_args *args)
 	if (args->standalone) {
 		argv[n++] = "--standalone";
 		argv[n++] = (char *)args->standalone;
+	}
+	if (args->prepared) {
+		argv[n++] = "--prepared";
+		argv[n++] = (char *)args->prepared;
 	}
 	for (size_t i = 0; i < args->annotations; i++) {
 		argv[n++] = "--annotation";

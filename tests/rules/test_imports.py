@@ -23,7 +23,7 @@ HOOK_PYTHON = "/usr/bin/python3"
 #: in one row do not import each other.
 FLOORS = (
     ("vgpu.plugin",),
-    ("vgpu.plugin.scheduler", "vgpu.plugin.release"),
+    ("vgpu.plugin.scheduler", "vgpu.plugin.release", "vgpu.plugin.dra"),
     ("vgpu.plugin.kubelet", "vgpu.plugin.cards", "vgpu.plugin.apiserver", "vgpu.plugin.exporter"),
     ("vgpu.plugin.kubelet.proto",),
     ("vgpu.node",),

@@ -33,13 +33,15 @@ class Claim:
     `common_presence`: the cards whose presence file is the common one. None: all, as in versions that had no other.
     `uncovered`: a line for each copy of a limited library in the image that the hook found and could not cover.
     `limiter` is the inode of the container's libcuda, which is libvcuda; 0: none, or of a version that did not record
-    it.
+    it. `prepared` are the ids of the results of prepared resource claims that the container has
+    (vgpu.config.prepared), sorted. Containers with the same ones have one budget: one usage region, and one file each
+    of limits and core schedules, by hard links.
     """
 
     __slots__ = (
         "boot_id", "bundle", "cards", "cgroup", "common_presence", "container", "created", "devices", "exclusive",
-        "grants", "holder", "limiter", "lowered", "name", "pid", "priority", "promised", "ready", "start_time",
-        "uncovered",
+        "grants", "holder", "limiter", "lowered", "name", "pid", "prepared", "priority", "promised", "ready",
+        "start_time", "uncovered",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +82,7 @@ class Claim:
         self.promised: dict[str, tuple[int, int]] = {}
         self.uncovered: list[str] = []
         self.limiter = 0
+        self.prepared: list[str] = []
 
     def committed(self, card: CardLimit) -> tuple[int, int]:
         """(cores, memory) of the card that nobody else may get."""
@@ -104,6 +107,7 @@ class Claim:
             "promised": {uuid: list(amounts) for uuid, amounts in self.promised.items()}, **later,
             **({"uncovered": self.uncovered} if self.uncovered else {}),
             **({"limiter": self.limiter} if self.limiter else {}),
+            **({"prepared": self.prepared} if self.prepared else {}),
         }  # fmt: skip
 
 
@@ -146,7 +150,20 @@ def from_record(record: dict[str, object], source: str) -> Claim:
     claim.common_presence = fields.texts("common_presence") if "common_presence" in record else None
     claim.uncovered = fields.texts("uncovered") if "uncovered" in record else []
     claim.limiter = fields.whole("limiter") if "limiter" in record else 0
+    claim.prepared = fields.texts("prepared") if "prepared" in record else []
     return claim
+
+
+def one_of_each_budget(claims: list[Claim]) -> list[Claim]:
+    """`claims` without those that share the budget of an earlier one."""
+    seen: set[str] = set()
+    found = []
+    for claim in claims:
+        budget = " ".join(claim.prepared) or claim.container
+        if budget not in seen:
+            seen.add(budget)
+            found.append(claim)
+    return found
 
 
 def _promised(fields: Fields) -> dict[str, tuple[int, int]]:

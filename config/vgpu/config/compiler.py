@@ -548,6 +548,7 @@ _NORMAL: dict[str, Callable[[str, Any], object]] = {
     "plugin.http": _address,
     "metrics.listen": _address,
     "kubernetes.kubeconfig": _path,
+    "kubernetes.cdi_dir": _path,
 }
 
 _DIFFERENT = (

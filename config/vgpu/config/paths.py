@@ -193,6 +193,18 @@ def grant(state_dir: str, grant_id: str) -> str:
     return f"{state_dir}/grants/{grant_id}.json"
 
 
+def prepared_claims(state_dir: str) -> str:
+    """The directory of the records of prepared resource claims."""
+    return state_dir + "/claims"
+
+
+def prepared_claim(state_dir: str, uid: str) -> str:
+    """The record of a prepared resource claim; VgpuError for a wrong uid."""
+    if not is_pod_uid(uid):
+        raise VgpuError("claim uid", expected=f"at most {MAX_POD_UID} letters, digits and -", found=uid)
+    return f"{state_dir}/claims/{uid}.json"
+
+
 def device_tags(state_dir: str) -> str:
     return state_dir + "/card-tags.json"
 

@@ -65,7 +65,8 @@ class Wishes:
 
 
 class Request:
-    """`gpus` different cards, each with `cores` percent and `memory` bytes; 100 cores: a whole card, without limits.
+    """`gpus` different cards, each with `cores` percent and `memory` bytes; 100 cores: a whole card, without limits,
+    unless it is `limited`.
 
     `core_limit` is the ceiling of a share, at least `cores`. `memory` of a whole card is 0 or the least it must have;
     `total` is 0 or the least that several whole cards must have together. `memories`, by uuid, are the bytes of each
@@ -73,7 +74,18 @@ class Request:
     `fixed` are the uuids of the cards that a scheduler has chosen, `preferred` those on which device ids agreed.
     """
 
-    __slots__ = ("core_limit", "cores", "fixed", "gpus", "memories", "memory", "preferred", "total", "wishes")
+    __slots__ = (
+        "core_limit",
+        "cores",
+        "fixed",
+        "gpus",
+        "limited",
+        "memories",
+        "memory",
+        "preferred",
+        "total",
+        "wishes",
+    )
 
     def __init__(
         self,
@@ -86,7 +98,9 @@ class Request:
         preferred: tuple[str, ...] = (),
         total: int = 0,
         memories: dict[str, int] | None = None,
+        limited: bool = False,
     ) -> None:
+        self.limited = limited
         self.gpus = gpus
         self.cores = cores
         self.memory = memory
@@ -99,13 +113,13 @@ class Request:
 
     @property
     def exclusive(self) -> bool:
-        return self.cores >= WHOLE_CARD
+        return self.cores >= WHOLE_CARD and not self.limited
 
     def fixed_on(self, uuids: tuple[str, ...]) -> Request:
         """The same request with these `fixed` cards; () leaves the choice open."""
         return Request(
             self.gpus, self.cores, self.memory, self.core_limit, self.wishes, uuids, self.preferred, self.total,
-            self.memories,
+            self.memories, self.limited,
         )  # fmt: skip
 
     def at_most(self, cores: int, memory: int, core_limit: int) -> Request:
@@ -113,7 +127,7 @@ class Request:
         memories = {uuid: min(size, memory) for uuid, size in self.memories.items()}
         return Request(
             self.gpus, min(self.cores, cores), min(self.memory, memory), core_limit, self.wishes, self.fixed,
-            self.preferred, self.total, memories,
+            self.preferred, self.total, memories, self.limited,
         )  # fmt: skip
 
     def memory_of(self, uuid: str) -> int:

@@ -30,7 +30,7 @@ STOPPED = "poststop"
 ANY, KEY = "any", "key"  #: what the argument --standalone may say
 USAGE = (
     "usage: vgpu-hook [--config FILE] [--dry-run] [--standalone any|key] [--annotation vgpu.io/KEY=VALUE]... "
-    "prestart|createRuntime|poststop"
+    "[--prepared CLAIM-N] prestart|createRuntime|poststop"
 )
 
 
@@ -63,6 +63,8 @@ def parse(arguments: list[str]) -> Arguments | None:
             made.config = value
         elif option == "--standalone" and value in (ANY, KEY):
             made.command_line.standalone = value
+        elif option == oci_state.PREPARED and value:
+            made.command_line.prepared = value
         elif option == "--annotation" and value.startswith(PREFIX) and "=" in value:
             key, _, text = value.partition("=")
             made.command_line.annotations[key] = text

@@ -16,7 +16,6 @@ from vgpu.config import paths
 from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Inventory
-from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook.hooklog import Run
 from vgpu.hook.inject import execute, limiter_files, plan
@@ -37,6 +36,7 @@ from vgpu.hook.request.resolve_grants import WantedGrants
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from vgpu.hook.devices.allow import AllowDevices
+    from vgpu.hook.ledger.ledger import Wanted
     from vgpu.hook.linux.selinux import Labels
 
 
@@ -127,7 +127,7 @@ class Hook:
         staleness.check(inventory, settings.text("driver.proc_root"))
         return Node(settings, inventory, Ledger(settings, inventory.cards, self.proc))
 
-    def _run(self, container: Container, identity: Identity, wanted: Request | WantedGrants, node: Node) -> list[str]:
+    def _run(self, container: Container, identity: Identity, wanted: Wanted, node: Node) -> list[str]:
         started = procfs.start_time(container.pid, self.proc)
         if not started:
             raise VgpuError("state JSON on stdin", expected="the pid of a living container", found=container.pid)

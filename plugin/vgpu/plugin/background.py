@@ -34,7 +34,7 @@ class BackgroundServices:
 
     `all_reasons` returns card uuid -> why the card is unhealthy, `faults` those that are out of order themselves, in
     words, and `not_known` why their health is not known, or ""; any thread may call these. The agent takes the reason
-    of `upgrade` from the node's labels, and calls `changed` when it is another one.
+    of `upgrade` from the node's labels, and calls `changed` when it is another one. `claims_seen` is the agent's.
     """
 
     def __init__(
@@ -48,8 +48,10 @@ class BackgroundServices:
         faults: Callable[[], dict[str, str]] = dict,
         upgrade: DriverUpgrade | None = None,
         not_known: Callable[[], str] = str,
+        claims_seen: Callable[[str, frozenset[str]], None] | None = None,
     ) -> None:
         self.settings = settings
+        self.claims_seen = claims_seen
         self.upgrade = upgrade or DriverUpgrade(settings.run_dir)
         self.conditions = conditions
         self.faults = faults
@@ -148,7 +150,7 @@ class BackgroundServices:
         node = os.environ.get(NODE_NAME) or self.settings.node
         agent = Agent(
             self.settings, self.conditions.log, node, self.all_reasons, pod_over=self._look_at_grants,
-            faults=self.faults, upgrade=self._say_upgrade, not_known=self.not_known,
+            faults=self.faults, upgrade=self._say_upgrade, not_known=self.not_known, claims_seen=self.claims_seen,
         )  # fmt: skip
         agent.start()
         self.agent = agent

@@ -12,6 +12,7 @@ import sys
 from vgpu.config import settings
 
 PROGRAM = "vgpu-device-plugin"
+HOOK = "/usr/bin/vgpu-hook"
 LIBRARIES = ("grpc", "google")
 #: The oldest grpcio that knows Python 3.10. With an older one, as in Ubuntu 22.04, a server hangs for ever.
 OLDEST_GRPC, SINCE_PYTHON = (1, 42), (3, 10)
@@ -31,6 +32,8 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--config", default=settings.COMPILED_PATH, metavar="PATH",
                         help="the compiled settings (JSON) of this node (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--hook", default=HOOK, metavar="PATH",
+                        help="the hook's program on the host, for CDI files (default: %(default)s)")  # fmt: skip
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     return parser.parse_args(arguments)
 
@@ -47,7 +50,7 @@ def _refuse_old_grpc() -> None:
 
 def main() -> None:
     """The console script."""
-    config_path = parsed(sys.argv[1:]).config
+    arguments = parsed(sys.argv[1:])
     try:
         from vgpu.plugin import main as process  # noqa: PLC0415 - see above
     except ModuleNotFoundError as error:
@@ -55,4 +58,4 @@ def main() -> None:
             raise
         sys.exit(f"{PROGRAM}: {error}; run: apt-get install python3-grpcio python3-protobuf")
     _refuse_old_grpc()
-    process.run(config_path)
+    process.run(arguments.config, arguments.hook)

@@ -28,7 +28,7 @@ from vgpu.node.service.file_signature import signature
 from vgpu.node.service.kubelet_resources import Resource
 from vgpu.node.service.log import Conditions, Log
 from vgpu.node.service.sd_notify import Notifier
-from vgpu.plugin import inotify
+from vgpu.plugin import background, inotify
 from vgpu.plugin.background import BackgroundServices
 from vgpu.plugin.cards.driver_upgrade import DriverUpgrade
 from vgpu.plugin.cards.health import CardHealth
@@ -38,19 +38,25 @@ from vgpu.plugin.kubelet.allocate import Allocator
 from vgpu.plugin.kubelet.registration import Registrar
 from vgpu.plugin.kubelet.server import DeviceList, ResourceServer, Servicer
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from vgpu.plugin.dra.service import DraService
+
 TICK = 2.0  #: seconds between rounds; a round costs a stat of settings and inventory, and three small files of /proc
 LOCK_PAUSE = 1.0  #: seconds between two attempts to take the lock of another instance
 INIT_PATIENCE = 30.0  #: seconds to wait for the first inventory, with fail_on_init_error: vgpud may be starting
 MAX_LATE = 60.0  #: seconds by which a round may be late before the loop counts as hanging
 STOP_GRACE = 3.0  #: seconds that calls in progress have to end
+HOOK = "/usr/bin/vgpu-hook"
 FIXED = ("paths.run", "paths.state")  #: settings that need a restart
 
 
 class DevicePlugin:
     """The device plugin of the node that the compiled settings at `config_path` describe."""
 
-    def __init__(self, config_path: str, log: Log, notifier: Notifier) -> None:
+    def __init__(self, config_path: str, log: Log, notifier: Notifier, hook: str = HOOK) -> None:
         self.config_path = config_path
+        self.hook = hook
         self.log = log
         self.notifier = notifier
         self.conditions = Conditions(log)
@@ -80,14 +86,22 @@ class DevicePlugin:
         self.driver_upgrade = DriverUpgrade(self.settings.run_dir, boot_id=self.boot_id)
         self.registrar = Registrar(self.settings.text("plugin.socket_dir"), self.conditions, self.clock)
         self.allocator = allocator
+        self.dra = self._dra_service() if self.settings.flag("kubernetes.dra") else None
         checks = {"/healthz": self.is_alive, "/readyz": self.is_ready}
         self.background = BackgroundServices(
             self.settings, self.conditions, checks, self.wake, lambda: dict(self._unhealthy), self.clock,
             lambda: dict(self._faults), self.driver_upgrade, lambda: self.health.not_known,
+            self.dra.claims_seen if self.dra else None,
         )  # fmt: skip
         self._offered: tuple[list[Card], dict[str, str]] | None = None
         self._unhealthy: dict[str, str] = {}  # card uuid -> why it is unhealthy; replaced as a whole, never modified
         self._faults: dict[str, str] = {}  # card uuid -> card and reason, of those out of order themselves; likewise
+
+    def _dra_service(self) -> DraService:
+        from vgpu.plugin.dra.service import DraService  # noqa: PLC0415  # it loads what the device plugin loads later
+
+        node = os.environ.get(background.NODE_NAME) or self.settings.node
+        return DraService(self.settings, node, self.hook, self.config_path, self.boot_id, self.conditions)
 
     def run(self) -> None:
         """Run until SIGTERM or SIGINT; VgpuError when the plugin cannot continue."""
@@ -102,20 +116,22 @@ class DevicePlugin:
             self.close()
 
     def round(self) -> None:
-        if self.lock < 0 and not self._take_lock():
+        alone = self.lock >= 0 or self._take_lock()
+        if not alone:
             self._due = self.clock() + LOCK_PAUSE
-        else:
+        if alone or self.dra:
             self._reload_if_due()
             self._look_at_upgrade()
             self.inventory.look()
             self.conditions.set("cards not known", self.inventory.not_known)
             self.health.look()
             self.conditions.set("card health not known", self.health.not_known)
-            self._part("cards", self._offer)
+            self._part("cards", lambda: self._offer_claims(alone) if self.dra else self._offer())
+        if alone:
             self._watch_kubelet()
             self._due = self.clock() + TICK
             self._part("registration", self._register)
-        self._part("services", lambda: self.background.look(bool(self.servers)))
+        self._part("services", lambda: self.background.look(bool(self.servers) or (alone and self.dra is not None)))
         self._part("state", self._record_state)
         if not self.ready:  # kubelet may be ordered after this unit, so readiness does not wait for kubelet
             self.ready = True
@@ -152,6 +168,8 @@ class DevicePlugin:
         self.notifier.stopping()
         for one in self.servers:
             one.close(STOP_GRACE)
+        if self.dra:
+            self.dra.stop(STOP_GRACE)
         self.background.stop()
         self.selector.close()
         for fd in (*self._wake, self._watch, self.lock):
@@ -163,6 +181,8 @@ class DevicePlugin:
         """(whether kubelet can place pods here, the state in words)."""
         if self.lock < 0:
             return False, "another device plugin runs on this node"
+        if self.dra:
+            return self.dra.is_ready()
         if not self.servers:
             return False, "no cards: " + (self.inventory.error or self.inventory.not_known or "waiting for one")
         if not self.registrar.registered():
@@ -225,6 +245,14 @@ class DevicePlugin:
         for one, resource in zip(self.servers, offered):
             if one.device_list.update(resource, reasons):
                 self.log.info("list changed", resource=resource.name, devices=resource.count())
+
+    def _offer_claims(self, alone: bool) -> None:
+        """The round of the DRA driver. It runs without cards, and beside another instance, too."""
+        assert self.dra is not None
+        reasons = self._reasons()
+        self._unhealthy, self._faults = reasons, self._cards_at_fault()
+        version = self.inventory.driver_version
+        self.dra.look(self.inventory.cards, reasons, self._faults, version, alone)
 
     def _cards_at_fault(self) -> dict[str, str]:
         """The cards with a reason of their own.
@@ -299,6 +327,8 @@ class DevicePlugin:
         self.background.stop()
         for one in self.servers:
             one.close(STOP_GRACE)
+        if self.dra:
+            self.dra.stop(STOP_GRACE)
         self.servers = []
         self.settings = found
         self._parts(allocator)
@@ -364,12 +394,12 @@ def _drain(fd: int) -> None:
             pass
 
 
-def run(config_path: str) -> None:
-    """Be the device plugin until SIGTERM or SIGINT."""
+def run(config_path: str, hook: str = HOOK) -> None:
+    """Be the device plugin until SIGTERM or SIGINT. `hook` is the hook's program on the host."""
     log = Log(name="vgpu-device-plugin")
     descriptors.raise_limit()
     try:
-        DevicePlugin(config_path, log, Notifier(os.environ, os.getpid())).run()
+        DevicePlugin(config_path, log, Notifier(os.environ, os.getpid()), hook).run()
     except (VgpuError, OSError) as error:
         log.warning(privilege.line(error, "vgpu-device-plugin"))
         sys.exit(1)

@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 
-from vgpu.hook.linux import syscalls
+from vgpu.hook.linux import procfs, syscalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,6 +104,11 @@ class Mounts:
     def layered(self, path: str, attributes: int) -> Handle:
         return self.bind(path, attributes)
 
+    def of_process(self, pid: int, start_time: int, path: str, attributes: int) -> Handle:
+        """The mount at `path` in the mount namespace of the process. Only the calls of Linux 5.2 can bring it."""
+        del pid, start_time, attributes
+        raise OSError(errno.ENOSYS, "containers that share a claim need Linux 5.2", path)
+
     def stage(self, handle: Handle, place: int) -> None:
         raise NotImplementedError
 
@@ -132,6 +137,30 @@ class NewMounts(Mounts):
         """A detached clone of the mount at `source`. Its fd is mounted, even if the path leads elsewhere later."""
         clone = syscalls.open_tree(syscalls.AT_FDCWD, source, syscalls.OPEN_TREE_CLONE)
         handle = Handle(clone, attributes, source)
+        set_attributes(handle)
+        return handle
+
+    def of_process(self, pid: int, start_time: int, path: str, attributes: int) -> Handle:
+        """A detached clone, made within the process's namespace: the kernel clones no mount of another one."""
+        own, there, root = -1, -1, -1
+        try:
+            own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            there = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            if procfs.start_time(pid) != start_time:
+                raise OSError(errno.ESRCH, "the container whose usage region it shares has ended", path)
+            syscalls.setns(there, syscalls.CLONE_NEWNS)
+            try:
+                clone = syscalls.open_tree(syscalls.AT_FDCWD, path, syscalls.OPEN_TREE_CLONE)
+            finally:
+                syscalls.setns(own, syscalls.CLONE_NEWNS)
+                os.fchdir(root)
+                os.chroot(".")
+        finally:
+            for fd in (own, there, root):
+                if fd >= 0:
+                    os.close(fd)
+        handle = Handle(clone, attributes, path)
         set_attributes(handle)
         return handle
 

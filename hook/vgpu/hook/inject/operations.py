@@ -186,6 +186,38 @@ class BindDevice(Bind):
             raise OSError(0, reason + "; run: vgpuctl inventory refresh")
 
 
+class SharedRegion(Operation):
+    """The usage region of the container with the init `pid`, which started at `start_time`: its tmpfs on `path`. The
+    file of the region has `size` bytes."""
+
+    __slots__ = ("attributes", "pid", "size", "start_time")
+
+    def __init__(self, pid: int, start_time: int, path: str, size: int, attributes: int) -> None:
+        super().__init__(path)
+        self.pid = pid
+        self.start_time = start_time
+        self.size = size
+        self.attributes = attributes
+
+    def describe(self) -> str:
+        return f"share {self.path} of process {self.pid} {_options(self.attributes)}"
+
+    def open(self, how: Mounts) -> Handle:
+        handle = how.of_process(self.pid, self.start_time, self.path, self.attributes)
+        try:
+            found = os.stat(self.path.rpartition("/")[2], dir_fd=handle.fd, follow_symlinks=False)
+            if not stat.S_ISREG(found.st_mode) or found.st_size != self.size:
+                raise OSError(0, f"{self.path} of process {self.pid} is no usage region")
+        except OSError:
+            os.close(handle.fd)
+            raise
+        return handle
+
+    def execute(self, inside: Inside, handle: Handle | None) -> None:
+        assert handle is not None
+        inside.attach(handle, inside.root.directory(self.path))
+
+
 class Symlink(Operation):
     """A symlink, which replaces an existing symlink."""
 

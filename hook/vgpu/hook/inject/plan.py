@@ -26,6 +26,7 @@ from vgpu.hook.inject.operations import (
     Operation,
     OverlayFile,
     ReplaceFile,
+    SharedRegion,
     Symlink,
     Tmpfs,
 )
@@ -209,7 +210,11 @@ def _limiter(libraries: list[Library], container: PlannedContainer) -> list[Oper
     operations.append(OverlayFile(container.limits_file, LIMITS_PATH, mounts.READ_ONLY_DATA))
     operations.append(OverlayFile(container.cards_file, core_schedule.PATH, mounts.READ_ONLY_DATA))
     operations += [Bind(path, f"{PRIVATE_DIR}/{name}", mounts.READ_ONLY_DATA) for name, path in presence.items()]
-    operations.append(Tmpfs(USAGE_DIR, tuple(region), USAGE_SIZE, mounts.DATA))
+    shared = container.allocation.region
+    if shared is None:
+        operations.append(Tmpfs(USAGE_DIR, tuple(region), USAGE_SIZE, mounts.DATA))
+    else:
+        operations.append(SharedRegion(*shared, USAGE_DIR, limits.USAGE_SIZE, mounts.DATA))
     return operations
 
 

@@ -40,6 +40,9 @@ if TYPE_CHECKING:  # not at run time: it costs the hook's process time
     from collections.abc import Callable, Collection
 
     from vgpu.hook.ledger.pod_cgroups import PodCgroups
+    from vgpu.hook.request.prepared_claims import WantedResults
+
+    Wanted = Request | WantedGrants | WantedResults
 
 #: Seconds that a start which kubelet has admitted waits for room. A pod that ends holds its card for about 4 s after
 #: its last process; kubelet's first back-off after a refusal is 10 s.
@@ -86,10 +89,11 @@ class Attempt:
     `before`: the container's grants before it claimed them. `abandoned`: claims of hooks that were killed, whose
     containers are dead. `newest`: the time of the node's newest grant. Of a refused attempt, `ending`: files and
     directories, and when one of them goes, there may be room; `may_get_room`: kubelet has admitted the start, and the
-    cards would have room without others.
+    cards would have room without others; `patience`: seconds to wait for that. `partner` is the claim of a container
+    with the same budget.
     """
 
-    __slots__ = ("abandoned", "before", "ending", "may_get_room", "newest")
+    __slots__ = ("abandoned", "before", "ending", "may_get_room", "newest", "partner", "patience")
 
     def __init__(self) -> None:
         self.before: list[Grant] = []
@@ -97,6 +101,8 @@ class Attempt:
         self.newest = 0.0
         self.ending: list[str] = []
         self.may_get_room = False
+        self.partner: Claim | None = None
+        self.patience = PATIENCE
 
 
 class Ledger(LivingClaims):
@@ -135,7 +141,7 @@ class Ledger(LivingClaims):
         self._clock = clock
         self._sleep = sleep
 
-    def claim(self, start: Start, wanted: Request | WantedGrants) -> Allocation | None:
+    def claim(self, start: Start, wanted: Wanted) -> Allocation | None:
         """Place and record the request of `start`; None when it holds its cards already (a hook listed twice).
 
         VgpuError with the reason when it cannot have the cards; nothing is recorded then. kubelet admits a start when
@@ -151,23 +157,25 @@ class Ledger(LivingClaims):
                 except NoFit:
                     if not self._attempt.may_get_room or (end is not None and self._clock() >= end):
                         raise
-            end = self._clock() + PATIENCE if end is None else end
+            end = self._clock() + self._attempt.patience if end is None else end
             retry = min(self._clock() + RETRY, end)
             while self._clock() < retry and all(map(os.path.exists, self._attempt.ending)):
                 self._sleep(PAUSE)
 
-    def _claim(self, start: Start, wanted: Request | WantedGrants) -> Allocation | None:
+    def _claim(self, start: Start, wanted: Wanted) -> Allocation | None:
         attempt = self._attempt = Attempt()
         container_directory.clear(self.run_dir, self.state_dir)
         if self._holds_already(start):
             return None
         known = self._known()  # once: others wait for the lock, and there may be hundreds
-        if isinstance(wanted, WantedGrants):
-            attempt.before = self._wanted_grants(start, wanted, known)
-        resolved = self._resolved(wanted, attempt.before)
-        allocation = self._placed(start, resolved, known)
+        if isinstance(wanted, (Request, WantedGrants)):
+            attempt.before = self._wanted_grants(start, wanted, known) if isinstance(wanted, WantedGrants) else []
+            resolved = self._resolved(wanted, attempt.before)
+            allocation, mine, results = self._placed(start, resolved, known), resolved.grants, []
+        else:
+            allocation, mine, results = self._placed_results(start, wanted, known), [], wanted.ids
         try:
-            self._record(start, allocation, resolved.grants, wanted.wishes.priority, _shares(known))
+            self._record(start, allocation, mine, wanted.wishes.priority, _shares(known), results)
         except BaseException:
             self._withdraw(start)
             raise
@@ -195,13 +203,16 @@ class Ledger(LivingClaims):
         with Lock(self.run_dir):
             self._withdraw(start)
 
-    def place(self, wanted: Request | WantedGrants, holder: Holder | None, container: str = "") -> Allocation:
+    def place(self, wanted: Wanted, holder: Holder | None, container: str = "") -> Allocation:
         """The allocation that `claim` would make now. Cards that `container` already holds count as free."""
         start = Start(container, 0, 0, "", holder, "", 0.0)
         with Lock(self.run_dir):
             known = self._known()
-            mine = self._wanted_grants(start, wanted, known) if isinstance(wanted, WantedGrants) else []
-            allocation = self._placed(start, self._resolved(wanted, mine), known)
+            if isinstance(wanted, (Request, WantedGrants)):
+                mine = self._wanted_grants(start, wanted, known) if isinstance(wanted, WantedGrants) else []
+                allocation = self._placed(start, self._resolved(wanted, mine), known)
+            else:
+                allocation = self._placed_results(start, wanted, known)
             self._choose_presence(allocation, _shares(known))
             return allocation
 
@@ -223,7 +234,7 @@ class Ledger(LivingClaims):
         """The commitments, and the pods among them that may just be ending. Those with the uids `without` are gone."""
         totals = Totals()
         claimed: set[str] = set()
-        for claim, lives in known:
+        for claim, lives in self._add_prepared(totals, known, own):
             if claim.container == container or set(own).intersection(claim.grants):
                 continue
             if lives:
@@ -247,6 +258,16 @@ class Ledger(LivingClaims):
             for user in users:
                 totals.add((CardLimit(uuid, 0, 0, 0), False), user.describe())
         return totals, leaving
+
+    def _add_prepared(self, totals: Totals, known: Known, own: tuple[str, ...]) -> Known:
+        """Add what prepared resource claims have. Returns the claims of containers that count by themselves."""
+        if not any(claim.prepared for claim, _ in known) and not os.path.isdir(paths.prepared_claims(self.state_dir)):
+            return known
+        from vgpu.hook.ledger import prepared_budgets  # noqa: PLC0415
+
+        for note in prepared_budgets.add_to(totals, self.state_dir, known, own):
+            self._note(note)
+        return [(claim, lives) for claim, lives in known if not (claim.prepared and lives)]
 
     def _pod_cgroups(self) -> PodCgroups:
         from vgpu.hook.ledger.pod_cgroups import PodCgroups  # noqa: PLC0415
@@ -364,6 +385,29 @@ class Ledger(LivingClaims):
                 self._attempt.ending = self._what_ends(request, totals, leaving)
             raise
 
+    def _placed_results(self, start: Start, wanted: WantedResults, known: Known) -> Allocation:
+        """The allocation of results of prepared claims, on the cards that the scheduler chose."""
+        from vgpu.hook.ledger import prepared_budgets  # noqa: PLC0415
+
+        try:
+            partner = prepared_budgets.partner_of(start, wanted, known, self.state_dir)
+        except NoFit:
+            self._attempt.may_get_room, self._attempt.patience = True, prepared_budgets.PATIENCE
+            raise
+        totals, _ = self._committed(known, tuple(wanted.ids), start.container, start.holder)
+        requests = wanted.requests()
+        try:
+            placed = [self._allocated(request, totals) for request in requests]
+        except NoFit:
+            self._attempt.may_get_room = all(self._has_room(request, Totals()) for request in requests)
+            raise
+        limits = [limit for one in placed for limit in one.limits]
+        exclusive = all(one.exclusive for one in placed)
+        allocation = Allocation([card for one in placed for card in one.cards], limits, exclusive)
+        allocation.region = (partner.pid, partner.start_time) if partner and not exclusive else None
+        self._attempt.partner = partner
+        return allocation
+
     def _has_room(self, request: Request, totals: Totals) -> bool:
         try:
             self._allocated(request, totals)
@@ -388,9 +432,14 @@ class Ledger(LivingClaims):
         return from_request(request, cards, self.virtual_memory)
 
     def _record(
-        self, start: Start, allocation: Allocation, mine: list[Grant], priority: int, others: list[Claim]
+        self,
+        start: Start,
+        allocation: Allocation,
+        mine: list[Grant],
+        priority: int,
+        others: list[Claim],
+        results: list[str],
     ) -> None:
-        data = limits.encode(start.container, allocation.limits)
         uuids = [card.uuid for card in allocation.cards]
         for grant in mine:
             claimed = grants.changed(
@@ -399,17 +448,22 @@ class Ledger(LivingClaims):
             )  # fmt: skip
             self._write_grant(claimed)
         directory = container_directory.prepare(self.run_dir)
-        records.write_bytes(f"{directory}/{paths.LIMITS}", data, 0o444)
+        partner = self._attempt.partner
+        if partner:
+            os.link(paths.limits(self.run_dir, partner.container), f"{directory}/{paths.LIMITS}")
+        else:
+            records.write_bytes(f"{directory}/{paths.LIMITS}", limits.encode(start.container, allocation.limits), 0o444)
         claim = Claim(
             start.container, start.pid, start.start_time, allocation.limits, allocation.exclusive, start.holder,
             [grant.id for grant in mine], start.bundle, start.now, start.name, cgroup=start.cgroup,
             boot_id=self.boot_id, priority=priority,
         )  # fmt: skip
+        claim.prepared = results
         if not allocation.exclusive:
             self._share_time(claim, directory, allocation, others)
         records.write(f"{directory}/{paths.CLAIM}", claim.record())
         container_directory.publish(self.run_dir, start.container)
-        if not allocation.exclusive:
+        if not allocation.exclusive and not partner:
             shares = sorted([*others, claim], key=lambda share: share.container)
             self.reschedule((card.uuid for card in allocation.limits), shares)
 
@@ -430,6 +484,10 @@ class Ledger(LivingClaims):
                 self._note(f"{path} {wrong}")
         common = paths.common_presence(self.run_dir)
         claim.common_presence = [uuid for uuid, path in allocation.presence.items() if path == common]
+        if self._attempt.partner:
+            source = paths.core_schedules(self.run_dir, self._attempt.partner.container)
+            os.link(source, f"{directory}/{paths.CORE_SCHEDULES}")
+            return
         core_schedules.create(directory, claim, others, core_schedules.clock_offset(claim.pid, self.proc))
 
     def _withdraw(self, start: Start) -> None:
@@ -455,4 +513,4 @@ class Ledger(LivingClaims):
 
 
 def _shares(known: Known) -> list[Claim]:
-    return [claim for claim, lives in known if lives and not claim.exclusive]
+    return claims.one_of_each_budget([claim for claim, lives in known if lives and not claim.exclusive])

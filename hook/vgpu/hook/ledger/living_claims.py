@@ -118,8 +118,9 @@ class LivingClaims:
         return found
 
     def shares(self) -> list[Claim]:
-        """The claims of living containers that share their cards."""
-        return [claim for claim in self.claims() if not claim.exclusive and self.lives(claim)]
+        """The claims of living containers that share their cards; of containers with one budget the first."""
+        shares = [claim for claim in self.claims() if not claim.exclusive and self.lives(claim)]
+        return claims.one_of_each_budget(shares)
 
     def lives(self, claim: Claim) -> bool:
         """Whether the claim's container lives. A salvaged claim has no pid, and counts until somebody deletes it."""

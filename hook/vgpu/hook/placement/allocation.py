@@ -14,16 +14,18 @@ from vgpu.config.request import Request
 class Allocation:
     """`cards`, each with its limits in `limits` (same order). `exclusive`: whole cards, without limits.
 
-    `presence`: card uuid -> its presence file on the host, of a share. The ledger chooses it.
+    `presence`: card uuid -> its presence file on the host, of a share. `region`: (pid, start time) of the init of a
+    container whose usage region this one shares, None for a region of its own. The ledger chooses both.
     """
 
-    __slots__ = ("cards", "exclusive", "limits", "presence")
+    __slots__ = ("cards", "exclusive", "limits", "presence", "region")
 
     def __init__(self, cards: list[Card], limits: list[CardLimit], exclusive: bool) -> None:
         self.cards = cards
         self.limits = limits
         self.exclusive = exclusive
         self.presence: dict[str, str] = {}
+        self.region: tuple[int, int] | None = None
 
 
 def from_request(request: Request, cards: list[Card], virtual_memory: bool = False) -> Allocation:

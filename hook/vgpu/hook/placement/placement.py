@@ -445,6 +445,12 @@ class _Links:
         return worth, tuple(sorted(picks))
 
 
+def nvlink_groups(cards: list[Card]) -> list[list[Card]]:
+    """The disjoint groups of two or more cards, each of which has an NVLink to each other."""
+    worth = [[link_worth(a, b) if a is not b else 0 for b in cards] for a in cards]
+    return [[cards[at] for at in _bits(group)] for group in sorted(_groups(worth, _NVLINK))]
+
+
 def link_worth(a: Card, b: Card) -> int:
     """The worth of the link between two cards. One side may not know the link."""
     known = [worth for worth in (_link(a.links.get(b.uuid)), _link(b.links.get(a.uuid))) if worth >= 0]

@@ -22,6 +22,7 @@ from vgpu.hook.request.resolve_grants import WantedGrants
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from vgpu.hook.request.outside_kubernetes import Key, Plain
+    from vgpu.hook.request.prepared_claims import Prepared
 
 IDENTITY_MAP = ["0", "0", "4294967295"]
 
@@ -31,7 +32,8 @@ def asks_for_cards(container: Container, command_line: CommandLine) -> bool:
     container.
     """
     annotations = container.annotations
-    return bool(command_line.annotations) or has_grants(container) or _asks(annotations)
+    named = bool(command_line.annotations or command_line.prepared or container.prepared)
+    return named or has_grants(container) or _asks(annotations)
 
 
 def _asks(annotations: dict[str, str]) -> bool:
@@ -92,13 +94,17 @@ class Grants:
         return WantedGrants(ids, request.core_limit_wish(annotations), request.wishes_from(annotations)), []
 
 
-def source_of(container: Container, cgroups: list[str], command_line: CommandLine) -> Nothing | Grants | Key | Plain:
+def source_of(
+    container: Container, cgroups: list[str], command_line: CommandLine
+) -> Nothing | Grants | Prepared | Key | Plain:
     """Where the request of a container that asks for cards comes from, and whose it is.
 
     The kernel's cgroup path makes a container one of Kubernetes. Outside of it, a request by key makes it a standalone
     one. VgpuError where the identity is not clear.
     """
     annotations, inside = container.annotations, in_kubepods(cgroups)
+    if command_line.prepared or container.prepared:
+        return _prepared(container, cgroups, command_line)
     if not inside and request.asks_by_key(annotations):
         return _outside(annotations, None)
     identity, granted = identify(cgroups, annotations), has_grants(container)
@@ -109,6 +115,14 @@ def source_of(container: Container, cgroups: list[str], command_line: CommandLin
     if command_line.annotations or asks_by_annotation(annotations):
         return _outside(annotations, command_line)
     return Nothing(identity, [])
+
+
+def _prepared(container: Container, cgroups: list[str], command_line: CommandLine) -> Prepared:
+    from vgpu.hook.request.prepared_claims import Prepared  # noqa: PLC0415
+
+    own = [command_line.prepared] if command_line.prepared else []
+    identity, ids = identify(cgroups, container.annotations), list(dict.fromkeys([*container.prepared, *own]))
+    return Prepared(identity, ids, cgroups, has_grants(container))
 
 
 def _outside(annotations: dict[str, str], command_line: CommandLine | None) -> Key | Plain:

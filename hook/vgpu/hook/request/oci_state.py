@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MAX_STATE = 1 << 20
 MAX_CONFIG = 16 << 20
 MAX_ANNOTATIONS = 4096
+PROGRAM = "vgpu-hook"
+PREPARED = "--prepared"  #: the option of a hook that a CDI device of a prepared claim adds
 STATE = "state JSON on stdin"
 _DO = "check the runtime's hook configuration"
 
@@ -26,14 +28,15 @@ class CommandLine:
     """What the administrator wrote into the hook's command line, where no image and no tenant can write.
 
     `annotations` are the request of every container outside Kubernetes that brings none of its own. `standalone` is any
-    (all annotations count), key, or "" for what the settings say.
+    (all annotations count), key, or "" for what the settings say. `prepared` is a result of a prepared claim, or "".
     """
 
-    __slots__ = ("annotations", "standalone")
+    __slots__ = ("annotations", "prepared", "standalone")
 
     def __init__(self, annotations: dict[str, str] | None = None, standalone: str = "") -> None:
         self.annotations = annotations or {}
         self.standalone = standalone
+        self.prepared = ""
 
     def allows_any(self, settings: Settings) -> bool:
         """Whether plain annotations are a request."""
@@ -41,9 +44,12 @@ class CommandLine:
 
 
 class Container:
-    """One container as in its bundle. `rootfs` is absolute; `config` is the whole config.json."""
+    """One container as in its bundle. `rootfs` is absolute; `config` is the whole config.json. `prepared` are the
+    results of prepared claims that the arguments of its hooks name: each CDI device adds a hook, and the first to run
+    sets up all.
+    """
 
-    __slots__ = ("annotations", "bundle", "config", "env", "id", "pid", "rootfs")
+    __slots__ = ("annotations", "bundle", "config", "env", "id", "pid", "prepared", "rootfs")
 
     def __init__(
         self,
@@ -62,6 +68,7 @@ class Container:
         self.env = env
         self.rootfs = rootfs
         self.config = config
+        self.prepared = prepared_of(config)
 
 
 def read_state(stdin: int) -> dict[str, object]:
@@ -94,6 +101,18 @@ def read(state: dict[str, object]) -> Container:
         _typed(state, "id", STATE), pid, bundle, annotations, _environment(config, path),
         os.path.join(bundle, rootfs), config,
     )  # fmt: skip
+
+
+def prepared_of(config: dict[str, object]) -> list[str]:
+    """The results that the start hooks of vgpu name, each once."""
+    hooks = config.get("hooks")
+    stages = [hooks.get(stage) for stage in ("prestart", "createRuntime")] if isinstance(hooks, dict) else []
+    found: dict[str, None] = {}
+    for entry in [one for stage in stages if isinstance(stage, list) for one in stage if isinstance(one, dict)]:
+        path, words = entry.get("path"), entry.get("args")
+        if isinstance(path, str) and path.rpartition("/")[2] == PROGRAM and isinstance(words, list):
+            found.update((str(value), None) for word, value in zip(words, words[1:]) if word == PREPARED)
+    return list(found)
 
 
 def _typed(record: dict[str, object], name: str, source: str) -> str:

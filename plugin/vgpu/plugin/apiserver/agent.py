@@ -59,7 +59,7 @@ class Agent:
 
     `faults` returns the cards that are out of order themselves: card uuid -> card and fault in words. `upgrade` gets
     why the driver must not be used, or "", each time that the agent has read the node's labels. `not_known` returns why
-    the health of the cards is not known, or "".
+    the health of the cards is not known, or "". `claims_seen` is the PodInformer's.
     VgpuError where the node has no name.
     """
 
@@ -74,6 +74,7 @@ class Agent:
         faults: Callable[[], dict[str, str]] = dict,
         upgrade: Callable[[str], None] = _untold,
         not_known: Callable[[], str] = str,
+        claims_seen: Callable[[str, frozenset[str]], None] | None = None,
     ) -> None:
         if not node_name:
             do = "set NODE_NAME from spec.nodeName, or name the node in vgpuctl config apply --node"
@@ -87,7 +88,7 @@ class Agent:
         self._woken = threading.Event()
         self.outage = Outage(self.conditions)
         self.informer = PodInformer(
-            settings, node_name, self.conditions, self._stopped, self._woken.set, pod_over, self.outage
+            settings, node_name, self.conditions, self._stopped, self._woken.set, pod_over, self.outage, claims_seen
         )
         self.node_annotations = NodeAnnotations(settings, node_name, reasons, clock)
         self.node_labels = NodeLabels(

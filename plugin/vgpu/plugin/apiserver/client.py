@@ -1,4 +1,4 @@
-"""A client of the API server with four verbs over plain JSON: get, patch, post and watch.
+"""A client of the API server over plain JSON: get, patch, post, put, delete and watch.
 
 Belongs here: finding the server and authenticating to it by the kubernetes package's own configuration (in the cluster,
 or a kubeconfig), and turning every failure into an ApiError of a kind. The client returns raw JSON objects: the
@@ -62,8 +62,14 @@ class Api:
         """A JSON merge patch: None removes a key; metadata.resourceVersion makes it conditional."""
         return self._object("PATCH", path, {}, body, MERGE)
 
-    def post(self, path: str, body: Object) -> Object:
-        return self._object("POST", path, {}, body, "application/json")
+    def post(self, path: str, body: Object, **query: str) -> Object:
+        return self._object("POST", path, query, body, "application/json")
+
+    def put(self, path: str, body: Object) -> Object:
+        return self._object("PUT", path, {}, body, "application/json")
+
+    def delete(self, path: str) -> Object:
+        return self._object("DELETE", path, {})
 
     def watch(self, path: str, silence: float, **query: str) -> Iterator[Object]:
         """Events of a watch until the server ends it; ApiError when it breaks, or is silent for `silence` seconds."""

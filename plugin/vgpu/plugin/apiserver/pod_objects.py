@@ -26,10 +26,10 @@ _FACTORS = {
 class PodObject:
     """A pod as the API server last returned it. `requests_cards`: its limits name a resource of cards.
 
-    `running` are the names of its containers that run.
+    `running` are the names of its containers that run, `claims` those of its resource claims.
     """
 
-    __slots__ = ("annotations", "labels", "phase", "pod", "requests_cards", "running", "version")
+    __slots__ = ("annotations", "claims", "labels", "phase", "pod", "requests_cards", "running", "version")
 
     def __init__(
         self,
@@ -40,7 +40,9 @@ class PodObject:
         requests_cards: bool,
         version: str,
         running: frozenset[str] = frozenset(),
+        claims: frozenset[str] = frozenset(),
     ) -> None:
+        self.claims = claims
         self.pod = pod
         self.phase = phase
         self.annotations = annotations
@@ -79,7 +81,7 @@ def parse(value: object, names: frozenset[str]) -> PodObject | None:
     labels = _texts(metadata, "labels")
     return PodObject(
         pod, _text(status, "phase"), annotations, labels, requests_cards, _text(metadata, "resourceVersion"),
-        _running(status),
+        _running(status), _claims(spec, status),
     )  # fmt: skip
 
 
@@ -99,6 +101,17 @@ def _running(status: dict[str, object]) -> frozenset[str]:
     listed = [status.get(key) for key in ("initContainerStatuses", "containerStatuses")]
     items = [item for one in listed if isinstance(one, list) for item in one]
     return frozenset(_text(item, "name") for item in items if _object(_object(item, "state"), "running"))
+
+
+def _claims(spec: dict[str, object], status: dict[str, object]) -> frozenset[str]:
+    """The names of the resource claims: named by the pod, made from its templates, or for its extended resources."""
+    lists = [
+        spec.get("resourceClaims"),
+        status.get("resourceClaimStatuses"),
+        [status.get("extendedResourceClaimStatus")],
+    ]
+    items = [item for one in lists if isinstance(one, list) for item in one]
+    return frozenset(name for item in items if _plain(name := _text(item, "resourceClaimName")))
 
 
 def quantity(value: object) -> int | None:

@@ -35,8 +35,9 @@ MAX_GONE = 4096  #: uids of pods that are over, the latest ones; kubelet's list 
 class PodInformer:
     """The pods by uid, as the API server has them.
 
-    Calls `changed` after each change, and `pod_over` when a pod was deleted or has ended. `run` returns once `stopped`
-    is set.
+    Calls `changed` after each change, and `pod_over` when a pod was deleted or has ended. `claims_seen` gets namespace
+    and names of the resource claims of each new pod; without it pods that only have claims are left out. `run` returns
+    once `stopped` is set.
     """
 
     def __init__(
@@ -48,7 +49,9 @@ class PodInformer:
         changed: Callable[[], None],
         pod_over: Callable[[], None],
         outage: Outage,
+        claims_seen: Callable[[str, frozenset[str]], None] | None = None,
     ) -> None:
+        self.claims_seen = claims_seen
         self.run_dir = settings.run_dir
         self.node = node
         self.conditions = conditions
@@ -67,7 +70,7 @@ class PodInformer:
     def pods(self) -> list[PodObject]:
         """The pods that request cards."""
         with self._guard:
-            return list(self._pods.values())
+            return [pod for pod in self._pods.values() if pod.requests_cards]
 
     def gone(self) -> set[str]:
         """The uids of pods of this node that were deleted, or have ended and start no container any more.
@@ -176,9 +179,11 @@ class PodInformer:
         return pod_objects.version_of(value)
 
     def _mine(self, value: object) -> PodObject | None:
-        """The pod in `value`, if it belongs to this node and requests cards."""
+        """The pod in `value`, if it belongs to this node and requests cards, or may do so by a resource claim."""
         pod = pod_objects.parse(value, self.names)
-        return pod if pod is not None and pod.requests_cards and pod.pod.node == self.node else None
+        if pod is None or pod.pod.node != self.node:
+            return None
+        return pod if pod.requests_cards or (pod.claims and self.claims_seen) else None
 
     def _take(self, pod: PodObject, deleted: bool) -> None:
         uid = pod.pod.uid
@@ -208,7 +213,9 @@ class PodInformer:
 
     def _keep(self, pod: PodObject, before: PodObject | None) -> None:
         """Write the pod's record if it has changed; remove it once the pod has ended and starts no container."""
-        if pod.ended:
+        if self.claims_seen and pod.claims and not pod.ended and (before is None or before.claims != pod.claims):
+            self.claims_seen(pod.pod.namespace, pod.claims)
+        if pod.ended or not pod.requests_cards:
             pods.remove(self.run_dir, pod.pod.uid)
         elif before is None or before.pod.record() != pod.pod.record():
             pods.write(self.run_dir, pod.pod)

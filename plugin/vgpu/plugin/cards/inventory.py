@@ -42,6 +42,11 @@ class InventoryMonitor:
         self._bad_since = -1.0
 
     @property
+    def driver_version(self) -> str:
+        """The driver's version in the last inventory, "" before there was one."""
+        return self._found.driver_version if self._found else ""
+
+    @property
     def cards(self) -> list[Card]:
         return sorted(self.known.values(), key=lambda card: (card.uuid not in self.present, card.index, card.uuid))
 

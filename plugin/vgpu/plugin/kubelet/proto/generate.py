@@ -12,7 +12,7 @@ import re
 import sys
 
 PACKAGE = "vgpu/plugin/kubelet/proto"
-NAMES = ("cri", "deviceplugin", "podresources")
+NAMES = ("cri", "deviceplugin", "dra_health", "dra_v1", "dra_v1beta1", "pluginregistration", "podresources")
 
 _DESCRIPTOR = re.compile(r"^DESCRIPTOR = _descriptor_pool\.Default\(\)\.AddSerializedFile\((b'.*')\)$", re.MULTILINE)
 _VERSION = re.compile(r"^# Protobuf Python Version: .*$", re.MULTILINE)

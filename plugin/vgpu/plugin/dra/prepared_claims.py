@@ -1,0 +1,148 @@
+"""The prepared claims of this node: their records and CDI files on disk.
+
+Belongs here: writing both, in an order after which a start can restore what a killed process left; a damaged record is
+set aside. Not here: what is in a record (vgpu.config.prepared), and when a claim is prepared (driver). Two instances of
+the plugin may run during a rollout, so each change holds a lock on the directory. Runs as root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+
+from vgpu.config import paths, prepared, records
+from vgpu.config.errors import VgpuError
+from vgpu.config.prepared import DAMAGED, KIND, PreparedClaim
+from vgpu.config.settings import Settings
+
+CDI_VERSION = "0.3.0"  #: the first version with hooks in the form that all later ones have
+STAGES = ("createRuntime", "poststop")
+ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+TIMEOUT = 60  #: seconds
+CDI_PREFIX, CDI_SUFFIX = "vgpu.io-claim_", ".json"
+
+
+class PreparedClaims:
+    """The records below `<state>/claims` and the CDI files of those of this boot. Several threads may use it."""
+
+    def __init__(self, settings: Settings, boot_id: str, hook: list[str]) -> None:
+        self.settings = settings
+        self.boot_id = boot_id
+        self.hook = hook  #: the hook's program, and its options before --prepared
+        self._listed: tuple[list[str], list[str]] | None = None
+        self.cdi_dir = settings.text("kubernetes.cdi_dir")
+
+    def all(self) -> tuple[list[PreparedClaim], dict[str, str]]:
+        """(claims, claim uid -> message for each damaged record)."""
+        return prepared.read_all(self.settings.state_dir)
+
+    def read(self, uid: str) -> PreparedClaim | None:
+        """The record; None without one, or when it is damaged."""
+        try:
+            return prepared.read(self.settings.state_dir, uid)
+        except (FileNotFoundError, VgpuError):
+            return None
+
+    def write(self, claim: PreparedClaim) -> None:
+        """Store the record, then the CDI file anew: a reboot empties its directory."""
+        with self._locked():
+            prepared.write(self.settings.state_dir, claim)
+            self._write_cdi(claim)
+
+    def remove(self, uid: str) -> None:
+        """Remove the CDI file, then the record. Nothing happens where there is neither."""
+        with self._locked():
+            _unlink(self._cdi_path(uid))
+            _unlink(paths.prepared_claim(self.settings.state_dir, uid))
+
+    def restore(self) -> list[str]:
+        """Make CDI files and records agree; messages about what was wrong.
+
+        A CDI file that is missing comes back, because kubelet does not prepare a claim again while its pod lives. One
+        without a record of this boot goes. A damaged record is set aside. Each round calls this: it reads the records
+        only if a file has come or gone.
+        """
+        listed = self._names()
+        if listed == self._listed:
+            return []
+        notes = []
+        with self._locked():
+            claims, damaged = self.all()
+            for uid, message in damaged.items():
+                path = paths.prepared_claim(self.settings.state_dir, uid)
+                os.rename(path, path + DAMAGED)
+                notes.append(f"{message}; set aside as {path}{DAMAGED}")
+            present = {claim.uid for claim in claims if claim.boot_id == self.boot_id}
+            for claim in claims:
+                if claim.uid in present and not os.path.exists(self._cdi_path(claim.uid)):
+                    self._write_cdi(claim)
+            for name in self._cdi_names():
+                if name[len(CDI_PREFIX) : -len(CDI_SUFFIX)] not in present:
+                    _unlink(f"{self.cdi_dir}/{name}")
+            self._listed = self._names()
+        return notes
+
+    def _names(self) -> tuple[list[str], list[str]]:
+        """The names of the records, and of the CDI files."""
+        return sorted(_listdir(paths.prepared_claims(self.settings.state_dir))), sorted(self._cdi_names())
+
+    def _cdi_names(self) -> list[str]:
+        names = _listdir(self.cdi_dir)
+        return [name for name in names if name.startswith(CDI_PREFIX) and name.endswith(CDI_SUFFIX)]
+
+    def _cdi_path(self, uid: str) -> str:
+        return f"{self.cdi_dir}/{CDI_PREFIX}{uid}{CDI_SUFFIX}"
+
+    def _write_cdi(self, claim: PreparedClaim) -> None:
+        os.makedirs(self.cdi_dir, mode=0o755, exist_ok=True)
+        records.write(self._cdi_path(claim.uid), cdi_spec(claim, self.hook), 0o644)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        directory = paths.prepared_claims(self.settings.state_dir)
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+def device_id(claim: PreparedClaim, number: int) -> str:
+    """The CDI device of a result, as kubelet passes it to the runtime."""
+    return f"{KIND}={prepared.result_id(claim.uid, number)}"
+
+
+def cdi_spec(claim: PreparedClaim, hook: list[str]) -> dict[str, object]:
+    """The CDI specification: for each result a device that adds the hook with the result's id in its arguments.
+
+    A container can set variables, but not the arguments of its hooks. So nothing else says what it may have.
+    """
+    return {
+        "cdiVersion": CDI_VERSION, "kind": KIND,
+        "devices": [
+            {"name": one, "containerEdits": {"hooks": [_hook(hook, stage, one) for stage in STAGES]}}
+            for one in claim.ids()
+        ],
+    }  # fmt: skip
+
+
+def _hook(hook: list[str], stage: str, result: str) -> dict[str, object]:
+    arguments = [os.path.basename(hook[0]), *hook[1:], "--prepared", result, stage]
+    return {"hookName": stage, "path": hook[0], "args": arguments, "env": ENVIRONMENT, "timeout": TIMEOUT}
+
+
+def _listdir(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except FileNotFoundError:
+        return []
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+        records.sync_directory(os.path.dirname(path))
