@@ -14,22 +14,11 @@ from typing import Any
 
 from dra_kubelet import Kubelet, Object, Pod
 from dra_scheduler import GATE, Allocator, Refused, tolerated
+from fake_apiserver import pruned
 
 #: What an API server drops while the gate is off, by the ends of its paths.
 GATED = {GATE: ("allowMultipleAllocations", "requestPolicy", "consumedCapacity", "shareID", "capacity.requests")}
 IMPLICIT = "deviceclass.resource.kubernetes.io/"
-
-
-def pruned(value: Any, dropped: Collection[str], path: str = "") -> Any:
-    """`value` without the fields whose paths end as one of `dropped`."""
-    if isinstance(value, list):
-        return [pruned(one, dropped, path) for one in value]
-    if not isinstance(value, dict):
-        return value
-    kept = {
-        key: one for key, one in value.items() if not f".{path}.{key}".endswith(tuple(f".{end}" for end in dropped))
-    }
-    return {key: pruned(one, dropped, f"{path}.{key}") for key, one in kept.items()}
 
 
 class Store:

@@ -1,0 +1,143 @@
+"""Claims on a node over kills, rollouts, restarts and boots: none is lost, none is left over, no card is above 100.
+
+The plugin is a process, killed with SIGKILL; kubelet and scheduler are the stand-ins that follow the recordings of real
+ones (component/kubelet/test_dra_stand_in.py). Containers with claims are in test_dra_containerd.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import dra_site
+import nodes
+import pytest
+from dra_control import GATED
+from dra_kubelet import Pod
+from dra_scheduler import GATE
+from dra_site import DraSite
+
+pytestmark = pytest.mark.root
+
+SEED = 37
+
+
+@pytest.fixture
+def site(node: nodes.SimulatedNode) -> Iterator[DraSite]:
+    with dra_site.site(node) as made:
+        yield made
+
+
+def runs(site: DraSite, *pods: Pod) -> None:
+    site.until(lambda: all(pod.sandbox for pod in pods))
+
+
+def test_three_of_30_cores_fit_a_card_and_the_fourth_waits(site: DraSite) -> None:
+    site.start()
+    site.until(lambda: len(site.published()) == 2)
+    pods = [site.pod(site.claim(f"c{number}", 30, "8Gi")) for number in range(7)]
+    runs(site, *pods[:6])
+    assert list(site.reasons.values()) == ["cannot allocate all claims"]
+    site.settled()
+    site.delete(pods[0])
+    runs(site, pods[6])
+    site.settled()
+
+
+def test_a_driver_that_is_away_costs_no_claim(site: DraSite) -> None:
+    """Its CDI files are gone, then the node boots anew: a start restores those of this boot, kubelet prepares again."""
+    first = site.start()
+    site.until(site.published)
+    shared = site.claim("shared", 30)
+    pods = [site.pod(shared), site.pod(shared), site.pod(site.claim("own", 70))]
+    runs(site, *pods)
+    site.settled()
+    site.kill(first)
+    for path in site.cdi.glob("*"):
+        path.unlink()
+    second = site.start()
+    site.settled()
+    site.kubelet.kill()
+    site.kill(second)
+    site.kubelet.reboot()
+    site.new_boot()
+    site.start()
+    site.kubelet.start()
+    runs(site, *pods)
+    site.settled()
+    for pod in pods:
+        site.delete(pod)
+    site.until(lambda: not site.kubelet.checkpoint)
+    assert (site.records(), site.resolvable(), site.problems()) == ({}, set(), [])
+
+
+@pytest.mark.parametrize("gate", ["allowMultipleAllocations", "requestPolicy", "taints"])
+def test_a_server_that_drops_a_field_gets_no_slice(site: DraSite, gate: str) -> None:
+    """A server with a gate off drops the gate's fields in silence."""
+    site.api.dropped = (gate,)
+    plugin = site.start()
+    site.until(lambda: ("DRADeviceTaints" if gate == "taints" else GATE) in plugin.text())
+    assert site.published() == []
+
+
+def test_nothing_is_prepared_of_what_a_scheduler_gave_with_its_gate_off(site: DraSite) -> None:
+    """Such a scheduler hands the card out as a whole, and writes no consumedCapacity."""
+    site.start()
+    site.until(site.published)
+    site.store.dropped = site.api.dropped = GATED[GATE]
+    pod = site.pod(site.claim("whole", 30))
+    site.until(lambda: any(GATE in event for event in pod.events))
+    assert not site.records()
+
+
+@pytest.mark.timeout(7200)
+def test_claims_over_kills_and_rollouts(site: DraSite, request: pytest.FixtureRequest) -> None:
+    """By a seed. The full count is 1,000 claims."""
+    count = 1000 if request.config.getoption("--long") else 30
+    chance, made, pods = random.Random(SEED), 0, list[Pod]()
+    site.start()
+    site.until(site.published)
+    while made < count or pods:
+        event = chance.choice(
+            ("claim", "claim", "claim", "pod", "delete", "delete", "delete") if made < count else ("delete",)
+        )
+        if chance.random() < 0.06:
+            disturb(site, chance)
+        if event == "claim":
+            pods.append(site.pod(site.claim(f"c{made}", chance.choice((5, 10, 20, 30, 50, 100)))))
+            made += 1
+        elif event == "pod" and pods:
+            pods.append(site.pod(chance.choice(pods).claims["gpu"]))
+        elif pods:
+            site.delete(pods.pop(chance.randrange(len(pods))))
+        for _ in range(chance.randrange(10)):
+            site.clock.step()
+        if chance.random() < 0.1:
+            site.settled()
+    site.until(lambda: not site.kubelet.checkpoint and not site.waiting)
+    site.settled()
+    assert (site.records(), site.resolvable()) == ({}, set())
+
+
+def disturb(site: DraSite, chance: random.Random) -> None:
+    what = chance.choice(("kill", "rollout", "kubelet", "boot", "empty"))
+    if what == "kill":
+        site.kill(site.instances[-1])
+        site.start()
+    elif what == "rollout":
+        old = site.instances[-1]
+        site.start()
+        site.kill(old, kindly=chance.random() < 0.5)
+    elif what == "kubelet":
+        site.kubelet.kill()
+        site.kubelet.start()
+    elif what == "empty":
+        for path in site.cdi.glob("*"):
+            path.unlink()
+    else:
+        site.kubelet.kill()
+        site.kill(site.instances[-1])
+        site.kubelet.reboot()
+        site.new_boot()
+        site.start()
+        site.kubelet.start()
