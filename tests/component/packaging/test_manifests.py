@@ -27,7 +27,12 @@ MANIFESTS = CHECKOUT / "packaging/kubernetes"
 IMAGE = CHECKOUT / "packaging/image"
 #: <way>/objects.yaml, examples and the self-test's Job. The operator's kinds of `monitors` are none of Kubernetes.
 FILES = sorted(
-    {*MANIFESTS.glob("*/objects.yaml"), *MANIFESTS.glob("examples/*"), MANIFESTS / "selftest/job.yaml"}
+    {
+        *MANIFESTS.glob("*/objects.yaml"),
+        *MANIFESTS.glob("examples/*"),
+        *MANIFESTS.glob("claims/*"),
+        MANIFESTS / "selftest/job.yaml",
+    }
     - {MANIFESTS / "monitors/objects.yaml"}
 )
 

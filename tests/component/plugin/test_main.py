@@ -6,6 +6,7 @@ import http.client
 import os
 import signal
 import socket
+import tempfile
 import time
 from pathlib import Path
 
@@ -179,6 +180,30 @@ def test_a_node_without_cards_idles_and_comes_up_with_the_first(make_bed) -> Non
     bed.cards(2)
     bed.allocatable({CORES: 200, MEMORY: 120})
     assert len(manager.registrations) == 2
+
+
+def test_with_resource_claims_it_offers_kubelet_no_resource_and_needs_no_card(make_bed, tmp_path: Path) -> None:
+    """Pods that end need the driver of the claims, also while no NVIDIA driver is loaded. Two instances overlap."""
+    with tempfile.TemporaryDirectory(prefix="kubelet") as directory:  # a socket's path is short
+        sockets = Path(directory) / "device-plugins"
+        sockets.mkdir()
+        bed = make_bed(
+            kubernetes__dra=True, kubernetes__cdi_dir=f"{tmp_path}/cdi", plugin__socket_dir=str(sockets),
+            kubernetes__kubeconfig=f"{tmp_path}/none", plugin__pod_resources_socket=f"{directory}/pod-resources/k.sock",
+        )  # fmt: skip
+        bed.cards(0)
+        bed.plugin.start(POD_UID="one")
+        registry = Path(directory) / "plugins_registry"
+        wait_for(lambda: sorted(map(str, registry.glob("*"))) == [f"{registry}/gpu.vgpu.io-one-reg.sock"])
+        other = Plugin(bed.node)
+        other.start(POD_UID="two")
+        try:
+            wait_for(lambda: len(list(registry.glob("*.sock"))) == 2)
+            bed.plugin.kill()
+            wait_for(lambda: [one.name for one in registry.glob("*.sock")] == ["gpu.vgpu.io-two-reg.sock"])
+            assert list(sockets.iterdir()) == []
+        finally:
+            other.kill()
 
 
 def test_no_inventory_yet_is_waited_for(bed: Bed) -> None:

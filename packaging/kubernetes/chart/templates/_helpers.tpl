@@ -49,11 +49,21 @@ tolerations:
 {{- if ne .devicePlugins "/var/lib/kubelet/device-plugins" }}{{ $plugin = set $plugin "socket_dir" .devicePlugins }}{{ end }}
 {{- end }}
 {{- $paths := dict "libvcuda" (printf "%s/current/usr/lib/vgpu/vcuda" .Values.node.directory) -}}
-{{- mergeOverwrite (dict "plugin" $plugin "paths" $paths "metrics" $metrics) (deepCopy .Values.settings) | toYaml }}
+{{- $defaults := dict "plugin" $plugin "paths" $paths "metrics" $metrics -}}
+{{- if .Values.dra.enabled }}
+{{- $defaults = set $defaults "kubernetes" (dict "dra" true) }}
+{{- with .Values.cdi.directory }}{{ $_ := set $defaults.kubernetes "cdi_dir" . }}{{ end }}
+{{- end }}
+{{- mergeOverwrite $defaults (deepCopy .Values.settings) | toYaml }}
 {{- end }}
 
 {{- define "vgpu.state" -}}
 {{ dig "paths" "state" "/var/lib/vgpu" .Values.settings }}
+{{- end }}
+
+{{/* The folder of the CDI files of prepared claims. */}}
+{{- define "vgpu.claims" -}}
+{{ dig "kubernetes" "cdi_dir" (.Values.cdi.directory | default "/var/run/cdi") .Values.settings }}
 {{- end }}
 
 {{- define "vgpu.run" -}}

@@ -6,8 +6,8 @@ true` the plugin serves no resource of the device plugin's API on this node. Wha
 
 Names. The driver, the DeviceClass and the domain of attributes and taints is `gpu.vgpu.io`. The API is
 `resource.k8s.io/v1`. The settings are `kubernetes.dra` (false), `kubernetes.dra_taint` (`NoSchedule`, or `NoExecute`)
-and `kubernetes.cdi_dir` (`/var/run/cdi`). `<kubelet>` is the parent of `plugin.socket_dir`, by default
-/var/lib/kubelet.
+and `kubernetes.cdi_dir` (`/var/run/cdi`). `<kubelet>` is kubelet's --root-dir: the folder above that of
+`plugin.pod_resources_socket`, by default /var/lib/kubelet.
 
 Sockets. `<kubelet>/plugins_registry/gpu.vgpu.io-<pod uid>-reg.sock` has pluginregistration.Registration: type
 `DRAPlugin`, supported_versions `v1.DRAPlugin`, `v1beta1.DRAPlugin` in this order, and the endpoint
@@ -21,8 +21,9 @@ Node as owner. A device is a card: the card's uuid in lower case, `gpu-...`, `al
 Attributes: `uuid`, `model`, `architecture` (strings), `driverVersion`, `cudaDriverVersion` (versions), `numaNode`
 (int), `nvlinkGroup` (string: cards with one value are linked), `resource.kubernetes.io/pcieRoot`; one that is not known
 is absent. Capacity: `cores` (percent, min 1, step 1) and `memory` (bytes, min 1Mi, step 1Mi); the default of each is
-the whole card. An ill card has the taint `gpu.vgpu.io/ill` with the effect of `kubernetes.dra_taint`. Nothing is
-published where the server drops one of these fields, and while grants of the device plugin are left on the node.
+the whole card. An ill card has the taint `gpu.vgpu.io/ill` with the effect NoSchedule; that of `kubernetes.dra_taint`
+where the card itself is out of order. Nothing is published where the server drops one of these fields, and while grants
+of the device plugin are left on the node.
 
 Prepare. Every result of our driver gets one CDI device `vgpu.io/claim=<claim uid>-<n>`, n counted from 0 among the
 claim's results of this driver. `request_names` has the base name. The CDI file is `<cdi_dir>/vgpu.io-claim_<claim

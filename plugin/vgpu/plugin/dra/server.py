@@ -140,10 +140,12 @@ class Server:
         self._inodes: list[int] = []
 
     def look(self) -> None:
-        """Bind the sockets if they are not there. VgpuError or OSError when that fails."""
+        """Bind the sockets if they are not there, and delete those of instances that have died. VgpuError or OSError
+        when that fails."""
         if self._server is None or self._inodes != _inodes([self.endpoint, self.registration]):
             self.close(0)
             self._bind()
+        remove_unserved(self.registry, self.directory, (self.registration, self.endpoint))
 
     def close(self, grace: float) -> None:
         """Accept no more calls; those in progress have `grace` seconds. Deletes the sockets, kubelet's first."""
@@ -172,7 +174,6 @@ class Server:
         self._choose_names()
         for directory in (self.registry, self.directory):
             os.makedirs(directory, mode=0o750, exist_ok=True)
-        remove_unserved(self.registry, self.directory)
         self.health = Health(self.driver.pool)
         self.health.update(list(self.driver.devices.values()))
         server = grpc.server(futures.ThreadPoolExecutor(WORKERS, thread_name_prefix="dra"), options=OPTIONS)
@@ -204,11 +205,11 @@ class Server:
         self.registration = f"{self.registry}/{DRIVER}{instance}-reg.sock"
 
 
-def remove_unserved(registry: str, directory: str) -> None:
+def remove_unserved(registry: str, directory: str, own: tuple[str, ...] = ()) -> None:
     """Delete the sockets of instances that have died: kubelet would go on calling them."""
     found = [f"{registry}/{name}" for name in os.listdir(registry) if name.startswith(DRIVER)]
     for path in [*found, *(f"{directory}/{name}" for name in os.listdir(directory))]:
-        if path.endswith(".sock") and not _is_served(path):
+        if path.endswith(".sock") and path not in own and not _is_served(path):
             _unlink(path)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 from vgpu.config import grants
 from vgpu.config.errors import VgpuError, shown
@@ -28,10 +29,19 @@ JOIN = 2.0  #: seconds to wait for each thread at the end
 
 
 class DraService:
-    """`hook` is the hook's program on the host, `config_path` its settings. VgpuError where the node has no name."""
+    """`hook` is the hook's program on the host, `config_path` its settings. `connect` makes the API server's client
+    from a kubeconfig. VgpuError where the node has no name.
+    """
 
     def __init__(
-        self, settings: Settings, node: str, hook: str, config_path: str, boot_id: str, conditions: Conditions
+        self,
+        settings: Settings,
+        node: str,
+        hook: str,
+        config_path: str,
+        boot_id: str,
+        conditions: Conditions,
+        connect: Callable[[str], Api] = Api,
     ) -> None:
         if not node:
             do = "set NODE_NAME from spec.nodeName, or name the node in vgpuctl config apply --node"
@@ -40,9 +50,11 @@ class DraService:
         self.conditions = conditions
         options = [] if config_path == COMPILED_PATH else ["--config", config_path]
         self.claims = PreparedClaims(settings, boot_id, [hook, *options])
+        self.connect = connect
         self.api: Api | None = None
         self.driver = Driver(node, self.claims, lambda: self.api, conditions.log)
-        kubelet_dir = os.path.dirname(settings.text("plugin.socket_dir").rstrip("/"))
+        # Both lie below kubelet's --root-dir; its folder of device plugins does not move with that.
+        kubelet_dir = os.path.dirname(os.path.dirname(settings.text("plugin.pod_resources_socket")))
         self.server = Server(kubelet_dir, os.environ.get(POD_UID, ""), self.driver, conditions)
         self.publisher = Publisher(node, conditions)
         self._stopped = threading.Event()
@@ -102,7 +114,7 @@ class DraService:
     def _publish(self) -> None:
         while not self._stopped.is_set():
             try:
-                self.api = Api(self.settings.text("kubernetes.kubeconfig"))
+                self.api = self.connect(self.settings.text("kubernetes.kubeconfig"))
             except (VgpuError, ImportError) as error:
                 self.conditions.set("dra api", f"no access to the API server: {shown(str(error))}")
                 self._stopped.wait(RECONNECT)

@@ -1,0 +1,69 @@
+"""The node's cards as devices, and the slices that list them."""
+
+from __future__ import annotations
+
+from cards import GIB, card, uuid_of
+
+from vgpu.hook.placement.placement import Policy
+from vgpu.plugin.dra import devices
+
+
+def test_a_slice_has_what_the_documents_promise() -> None:
+    cards = [card(at, memory=40 * GIB, numa=0) for at in range(2)]
+    for one, other in (cards, cards[::-1]):
+        one.links = {other.uuid: "NV4"}
+    found = devices.of_cards(cards, Policy(), {cards[1].uuid: "XID 79"}, {cards[1].uuid}, "/nowhere")
+    [made] = devices.slices(found, "node-1", "u1", "570.124.06", "NoExecute")
+    amounts = {"cores": ("100", "1"), "memory": ("40Gi", "1Mi")}
+    first = {
+        "name": uuid_of(0).lower(), "allowMultipleAllocations": True,
+        "attributes": {
+            "uuid": {"string": uuid_of(0)}, "model": {"string": cards[0].name},
+            "driverVersion": {"version": "570.124.6"}, "numaNode": {"int": 0},
+            "nvlinkGroup": {"string": uuid_of(0).lower()},
+        },
+        "capacity": {
+            name: {
+                "value": all_, "requestPolicy": {"default": all_, "validRange": {"min": one, "max": all_, "step": one}},
+            }
+            for name, (all_, one) in amounts.items()
+        },
+    }  # fmt: skip
+    assert made["spec"]["devices"][0] == first  # type: ignore[index]
+    assert made["spec"]["devices"][1]["taints"] == [{"key": "gpu.vgpu.io/ill", "effect": "NoExecute"}]  # type: ignore[index]
+    assert {key: made["spec"][key] for key in ("driver", "nodeName", "pool")} == {  # type: ignore[index]
+        "driver": "gpu.vgpu.io", "nodeName": "node-1", "pool": {"name": "node-1", "resourceSliceCount": 1},
+    }  # fmt: skip
+
+
+def test_only_a_card_that_is_out_of_order_itself_evicts() -> None:
+    [found] = devices.of_cards([card(0)], Policy(), {uuid_of(0): "the driver is being upgraded"})
+    assert devices.described(found, "", "NoExecute")["taints"] == [{"key": devices.TAINT, "effect": "NoSchedule"}]
+
+
+def test_scaling_leaves_shares_less_of_a_card_and_never_more() -> None:
+    made = [devices.of_cards([card(0, memory=10 * GIB)], Policy("binpack", by, by), {})[0] for by in (0.5, 1.0, 2.0)]
+    assert [(one.cores, one.memory // GIB) for one in made] == [(50, 5), (100, 10), (100, 10)]
+    assert [one.is_whole(one.cores, one.memory) for one in made] == [False, True, True]
+
+
+def test_the_pcie_root_comes_from_sysfs(tmp_path) -> None:
+    one = card(0)
+    real = tmp_path / "devices/pci0000:16/0000:16:01.0/0000:17:00.0"
+    real.mkdir(parents=True)
+    link = tmp_path / "bus/pci/devices" / one.bus_id.lower()
+    link.parent.mkdir(parents=True)
+    link.symlink_to(real)
+    [found] = devices.of_cards([one], Policy(), {}, sys_root=str(tmp_path))
+    assert found.pcie_root == "pci0000:16"
+
+
+def test_a_slice_has_64_devices_at_most() -> None:
+    made = devices.slices(devices.of_cards([card(at) for at in range(65)], Policy(), {}), "n", "u", "1.2", "NoSchedule")
+    assert [len(one["spec"]["devices"]) for one in made] == [64, 1]  # type: ignore[index]
+    assert {one["spec"]["pool"]["resourceSliceCount"] for one in made} == {2}  # type: ignore[index]
+
+
+def test_quantities_are_written_as_kubernetes_returns_them() -> None:
+    sizes = (100, 1 << 20, 1536 << 20, 40 << 30, 2 << 40)
+    assert [devices.canonical(size) for size in sizes] == ["100", "1Mi", "1536Mi", "40Gi", "2Ti"]
