@@ -195,7 +195,7 @@ class DraSite(Control):
     def published(self) -> list[Object]:
         return [device for one in self.store.slices for device in one["spec"]["devices"]]
 
-    def claim(self, name: str, cores: int, memory: str = "1Gi") -> str:  # type: ignore[override]
+    def make_claim(self, name: str, cores: int, memory: str = "1Gi") -> str:
         requests = {"cores": str(cores), "memory": memory}
         exactly = {"deviceClassName": DRIVER, "capacity": {"requests": requests}}
         spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}

@@ -35,7 +35,7 @@ def runs(site: DraSite, *pods: Pod) -> None:
 def test_three_of_30_cores_fit_a_card_and_the_fourth_waits(site: DraSite) -> None:
     site.start()
     site.until(lambda: len(site.published()) == 2)
-    pods = [site.pod(site.claim(f"c{number}", 30, "8Gi")) for number in range(7)]
+    pods = [site.pod(site.make_claim(f"c{number}", 30, "8Gi")) for number in range(7)]
     runs(site, *pods[:6])
     assert list(site.reasons.values()) == ["cannot allocate all claims"]
     site.settled()
@@ -48,8 +48,8 @@ def test_a_driver_that_is_away_costs_no_claim(site: DraSite) -> None:
     """Its CDI files are gone, then the node boots anew: a start restores those of this boot, kubelet prepares again."""
     first = site.start()
     site.until(site.published)
-    shared = site.claim("shared", 30)
-    pods = [site.pod(shared), site.pod(shared), site.pod(site.claim("own", 70))]
+    shared = site.make_claim("shared", 30)
+    pods = [site.pod(shared), site.pod(shared), site.pod(site.make_claim("own", 70))]
     runs(site, *pods)
     site.settled()
     site.kill(first)
@@ -85,7 +85,7 @@ def test_nothing_is_prepared_of_what_a_scheduler_gave_with_its_gate_off(site: Dr
     site.start()
     site.until(site.published)
     site.store.dropped = site.api.dropped = GATED[GATE]
-    pod = site.pod(site.claim("whole", 30))
+    pod = site.pod(site.make_claim("whole", 30))
     site.until(lambda: any(GATE in event for event in pod.events))
     assert not site.records()
 
@@ -104,7 +104,7 @@ def test_claims_over_kills_and_rollouts(site: DraSite, request: pytest.FixtureRe
         if chance.random() < 0.06:
             disturb(site, chance)
         if event == "claim":
-            pods.append(site.pod(site.claim(f"c{made}", chance.choice((5, 10, 20, 30, 50, 100)))))
+            pods.append(site.pod(site.make_claim(f"c{made}", chance.choice((5, 10, 20, 30, 50, 100)))))
             made += 1
         elif event == "pod" and pods:
             pods.append(site.pod(chance.choice(pods).claims["gpu"]))
