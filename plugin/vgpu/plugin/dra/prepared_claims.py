@@ -17,7 +17,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.prepared import DAMAGED, KIND, PreparedClaim
 from vgpu.config.settings import Settings
 
-CDI_VERSION = "0.3.0"  #: the first version with hooks in the form that all later ones have
+CDI_VERSION = "0.5.0"  #: the first version in which a device's name may begin with a digit, as a claim's uid may
 STAGES = ("createRuntime", "poststop")
 ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
 TIMEOUT = 60  #: seconds
@@ -78,11 +78,22 @@ class PreparedClaims:
             for claim in claims:
                 if claim.uid in present and not os.path.exists(self._cdi_path(claim.uid)):
                     self._write_cdi(claim)
+            self._remove_temporary()
             for name in self._cdi_names():
                 if name[len(CDI_PREFIX) : -len(CDI_SUFFIX)] not in present:
                     _unlink(f"{self.cdi_dir}/{name}")
             self._listed = self._names()
         return notes
+
+    def _remove_temporary(self) -> None:
+        """Remove what killed writers left. All that live hold the lock while they write."""
+        for directory, start in (
+            (paths.prepared_claims(self.settings.state_dir), "."),
+            (self.cdi_dir, f".{CDI_PREFIX}"),
+        ):
+            for name in _listdir(directory):
+                if name.startswith(start) and name.endswith(".tmp"):
+                    _unlink(f"{directory}/{name}")
 
     def _names(self) -> tuple[list[str], list[str]]:
         """The names of the records, and of the CDI files."""
