@@ -20,7 +20,7 @@ import grpc
 import nodes
 from dra_control import Control, Store
 from dra_kubelet import HEALTH, Call, Due, Object, Pod
-from fake_apiserver import FakeApiServer
+from fake_apiserver import FakeApiServer, pruned
 from google.protobuf import json_format
 from plugin_process import Plugin
 from pod_site import plugin_settings, short_directory
@@ -120,6 +120,7 @@ class SharedStore(Store):
         return made
 
     def set_status(self, claim: Object) -> None:
+        claim = pruned(claim, self.dropped)
         super().set_status(claim)
         self.api.put_object(_path(claim), {"kind": "ResourceClaim", **claim})
 
@@ -139,7 +140,7 @@ def _path(claim: Object) -> str:
 class DraSite(Control):
     """The control plane and kubelet of a node with the cards of `node`, which has been made for this site."""
 
-    def __init__(self, node: nodes.SimulatedNode) -> None:
+    def __init__(self, node: nodes.SimulatedNode, cdi: Path | None = None) -> None:
         self.node, self.api, self.clock = node, FakeApiServer(), Clock()
         self.api.put_node(NODE)
         self.api.nodes[NODE]["metadata"]["uid"] = str(uuid.uuid4())
@@ -147,7 +148,7 @@ class DraSite(Control):
         self.sockets = short_directory()
         settings = plugin_settings(self.sockets, **{"kubernetes.api": "auto", "kubernetes.dra": True})
         kubeconfig = self.api.kubeconfig(directory / "kubeconfig")
-        self.cdi = directory / "cdi"
+        self.cdi = cdi or directory / "cdi"  #: where the runtime looks
         node.change_settings(**{**settings, "kubernetes.kubeconfig": kubeconfig, "kubernetes.cdi_dir": str(self.cdi)})
         super().__init__(SharedStore(self.api), self.clock)
         self.store.classes[DRIVER] = CLASS
@@ -228,10 +229,13 @@ class DraSite(Control):
             self.api.remove_pod(name)
         super().ended(pod)
 
+    def empty_cdi(self) -> None:
+        for path in self.cdi.glob("vgpu.io-claim_*"):
+            path.unlink()
+
     def new_boot(self) -> None:
         """The node has booted: /var/run is empty, and all records are of an earlier boot."""
-        for path in self.cdi.glob("*"):
-            path.unlink()
+        self.empty_cdi()
         for claim in self.records().values():
             claim.boot_id = str(uuid.uuid4())
             prepared.write(self.node.settings.state_dir, claim)
@@ -283,8 +287,7 @@ class DraSite(Control):
 
 
 @contextmanager
-def site(node: nodes.SimulatedNode) -> Iterator[DraSite]:
-    made = DraSite(node)
+def running(made: DraSite) -> Iterator[DraSite]:
     made.kubelet.start()
     try:
         yield made

@@ -9,13 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-import dra_site
 import nodes
 import pytest
 from dra_control import GATED
 from dra_kubelet import Pod
 from dra_scheduler import GATE
-from dra_site import DraSite
+from dra_site import DraSite, running
 
 pytestmark = pytest.mark.root
 
@@ -24,7 +23,7 @@ SEED = 37
 
 @pytest.fixture
 def site(node: nodes.SimulatedNode) -> Iterator[DraSite]:
-    with dra_site.site(node) as made:
+    with running(DraSite(node)) as made:
         yield made
 
 
@@ -53,8 +52,7 @@ def test_a_driver_that_is_away_costs_no_claim(site: DraSite) -> None:
     runs(site, *pods)
     site.settled()
     site.kill(first)
-    for path in site.cdi.glob("*"):
-        path.unlink()
+    site.empty_cdi()
     second = site.start()
     site.settled()
     site.kubelet.kill()
@@ -132,8 +130,7 @@ def disturb(site: DraSite, chance: random.Random) -> None:
         site.kubelet.kill()
         site.kubelet.start()
     elif what == "empty":
-        for path in site.cdi.glob("*"):
-            path.unlink()
+        site.empty_cdi()
     else:
         site.kubelet.kill()
         site.kill(site.instances[-1])
