@@ -80,7 +80,7 @@ class Instance(Plugin):
 
     def __init__(self, node: nodes.SimulatedNode) -> None:
         super().__init__(node)
-        self.uid = str(uuid.uuid4())
+        self.uid, self.options = str(uuid.uuid4()), ("--hook", str(node.hook))
         kubelet = Path(node.settings.text("plugin.socket_dir")).parent
         self.registry = kubelet / f"plugins_registry/{DRIVER}-{self.uid}-reg.sock"
         self.endpoint = kubelet / f"plugins/{DRIVER}/dra-{self.uid}.sock"
