@@ -31,18 +31,6 @@ def runs(site: DraSite, *pods: Pod) -> None:
     site.until(lambda: all(pod.sandbox for pod in pods))
 
 
-def test_three_of_30_cores_fit_a_card_and_the_fourth_waits(site: DraSite) -> None:
-    site.start()
-    site.until(lambda: len(site.published()) == 2)
-    pods = [site.pod(site.make_claim(f"c{number}", 30, "8Gi")) for number in range(7)]
-    runs(site, *pods[:6])
-    assert list(site.reasons.values()) == ["cannot allocate all claims"]
-    site.settled()
-    site.delete(pods[0])
-    runs(site, pods[6])
-    site.settled()
-
-
 def test_a_driver_that_is_away_costs_no_claim(site: DraSite) -> None:
     """Its CDI files are gone, then the node boots anew: a start restores those of this boot, kubelet prepares again."""
     first = site.start()
@@ -67,15 +55,6 @@ def test_a_driver_that_is_away_costs_no_claim(site: DraSite) -> None:
         site.delete(pod)
     site.until(lambda: not site.kubelet.checkpoint)
     assert (site.records(), site.resolvable(), site.problems()) == ({}, set(), [])
-
-
-@pytest.mark.parametrize("gate", ["allowMultipleAllocations", "requestPolicy", "taints"])
-def test_a_server_that_drops_a_field_gets_no_slice(site: DraSite, gate: str) -> None:
-    """A server with a gate off drops the gate's fields in silence."""
-    site.api.dropped = (gate,)
-    plugin = site.start()
-    site.until(lambda: ("DRADeviceTaints" if gate == "taints" else GATE) in plugin.text())
-    assert site.published() == []
 
 
 def test_nothing_is_prepared_of_what_a_scheduler_gave_with_its_gate_off(site: DraSite) -> None:
