@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -249,8 +249,12 @@ class DraSite(Control):
 
     def resolvable(self) -> set[str]:
         """The CDI devices that a runtime finds."""
-        found = {path.name: json.loads(path.read_text()) for path in self.cdi.glob("vgpu.io-claim_*.json")}
-        return {f"{one['kind']}={device['name']}" for one in found.values() for device in one["devices"]}
+        found: set[str] = set()
+        for path in self.cdi.glob("vgpu.io-claim_*.json"):
+            with suppress(FileNotFoundError):  # the plugin has just removed it
+                one = json.loads(path.read_text())
+                found |= {f"{one['kind']}={device['name']}" for device in one["devices"]}
+        return found
 
     def problems(self) -> list[str]:
         """What is wrong: a claim of a running pod that is lost, a record too many, a card above 100."""

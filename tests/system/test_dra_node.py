@@ -19,6 +19,7 @@ from dra_site import DraSite, running
 pytestmark = pytest.mark.root
 
 SEED = 37
+DISTURBANCES = ("kill", "rollout", "kubelet", "boot", "empty")
 
 
 @pytest.fixture
@@ -70,7 +71,8 @@ def test_nothing_is_prepared_of_what_a_scheduler_gave_with_its_gate_off(site: Dr
 @pytest.mark.timeout(7200)
 def test_claims_over_kills_and_rollouts(site: DraSite, request: pytest.FixtureRequest) -> None:
     """By a seed. The full count is 1,000 claims."""
-    count = 1000 if request.config.getoption("--long") else 30
+    count, rate = (1000, 0.05) if request.config.getoption("--long") else (30, 0.15)
+    deck: list[str] = []
     chance, made, pods = random.Random(SEED), 0, list[Pod]()
     site.start()
     site.until(site.published)
@@ -78,8 +80,9 @@ def test_claims_over_kills_and_rollouts(site: DraSite, request: pytest.FixtureRe
         event = chance.choice(
             ("claim", "claim", "claim", "pod", "delete", "delete", "delete") if made < count else ("delete",)
         )
-        if chance.random() < 0.06:
-            disturb(site, chance)
+        if any(pod.sandbox for pod in pods) and chance.random() < rate:
+            deck = deck or chance.sample(DISTURBANCES, len(DISTURBANCES))
+            disturb(site, chance, deck.pop())
         if event == "claim":
             pods.append(site.pod(site.make_claim(f"c{made}", chance.choice((5, 10, 20, 30, 50, 100)))))
             made += 1
@@ -89,15 +92,14 @@ def test_claims_over_kills_and_rollouts(site: DraSite, request: pytest.FixtureRe
             site.delete(pods.pop(chance.randrange(len(pods))))
         for _ in range(chance.randrange(10)):
             site.clock.step()
-        if chance.random() < 0.1:
+        if chance.random() < 0.2:
             site.settled()
     site.until(lambda: not site.kubelet.checkpoint and not site.waiting)
     site.settled()
     assert (site.records(), site.resolvable()) == ({}, set())
 
 
-def disturb(site: DraSite, chance: random.Random) -> None:
-    what = chance.choice(("kill", "rollout", "kubelet", "boot", "empty"))
+def disturb(site: DraSite, chance: random.Random, what: str) -> None:
     if what == "kill":
         site.kill(site.instances[-1])
         site.start()
