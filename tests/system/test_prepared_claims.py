@@ -99,7 +99,7 @@ def held(place: Claims, pod: str, ids: list[str], mib: int) -> str:
     """A container that holds so much, until the test ends."""
     bundle = place.container(pod, *ids)
     container = place.site.start(bundle, "cudaprobe", "hold", str(mib), "/end")
-    wait_for(lambda: "result 0" in (bundle.path / "output").read_text(), what=(bundle.path / "output").read_text)
+    wait_for(lambda: "result 0" in (bundle.path / "output").read_text(), 300, (bundle.path / "output").read_text)
     return container
 
 

@@ -16,6 +16,7 @@ from vgpu.config.request import MAX_SIZE, WHOLE_CARD
 
 VERSION = 1
 DRIVER = "gpu.vgpu.io"  #: the driver's name, and that of its DeviceClass
+HOOK = "/usr/bin/vgpu-hook"  #: the hook's program on hosts with packages, for CDI files
 KIND = "vgpu.io/claim"  #: of the CDI devices
 MAX_RESULTS = 32  #: of a claim, by Kubernetes' API
 DAMAGED = ".damaged"  #: the end of the name of a record that was set aside

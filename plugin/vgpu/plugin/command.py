@@ -10,9 +10,9 @@ import argparse
 import sys
 
 from vgpu.config import settings
+from vgpu.config.prepared import HOOK
 
 PROGRAM = "vgpu-device-plugin"
-HOOK = "/usr/bin/vgpu-hook"
 LIBRARIES = ("grpc", "google")
 #: The oldest grpcio that knows Python 3.10. With an older one, as in Ubuntu 22.04, a server hangs for ever.
 OLDEST_GRPC, SINCE_PYTHON = (1, 42), (3, 10)

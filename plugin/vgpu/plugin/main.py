@@ -21,6 +21,7 @@ from vgpu.config import settings as node_settings
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import NotKnown, VgpuError, could_not_look
 from vgpu.config.inventory import Card
+from vgpu.config.prepared import HOOK
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import staleness
 from vgpu.node.service import descriptors, kubelet_resources, privilege, single_instance
@@ -47,7 +48,6 @@ LOCK_PAUSE = 1.0  #: seconds between two attempts to take the lock of another in
 INIT_PATIENCE = 30.0  #: seconds to wait for the first inventory, with fail_on_init_error: vgpud may be starting
 MAX_LATE = 60.0  #: seconds by which a round may be late before the loop counts as hanging
 STOP_GRACE = 3.0  #: seconds that calls in progress have to end
-HOOK = "/usr/bin/vgpu-hook"
 FIXED = ("paths.run", "paths.state")  #: settings that need a restart
 
 

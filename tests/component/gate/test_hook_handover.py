@@ -39,13 +39,11 @@ def test_the_administrators_words_are_arguments_of_their_own(hook: Run, gate: An
     annotations = ["--annotation", "vgpu.io/cores=30", "--annotation", "vgpu.io/use-gputype=a b"]
     assert gate.argv()[5:] == ["--standalone", "any", *annotations, "poststop"]
     gate.install()
-    hook(
-        {},
-        config={},
-        args=(*["--annotation=vgpu.io/x="] * 8, "--config=/c", "--dry-run", "--standalone=key", "prestart"),
-    )
+    more = ("--config=/c", "--prepared=u-0", "--dry-run", "--standalone=key", "prestart")
+    hook({}, config={}, args=(*["--annotation=vgpu.io/x="] * 8, *more))
     assert gate.argv()[5:] == [
-        "--config", "/c", "--dry-run", "--standalone", "key", *["--annotation", "vgpu.io/x="] * 8, "prestart"
+        "--config", "/c", "--dry-run", "--standalone", "key", "--prepared", "u-0",
+        *["--annotation", "vgpu.io/x="] * 8, "prestart",
     ]  # fmt: skip
 
 
@@ -54,6 +52,7 @@ def test_the_administrators_words_are_arguments_of_their_own(hook: Run, gate: An
     [
         ["--standalone", "all"], ["--standalone"], ["--standalone="], ["--annotation", "cores=30"],
         ["--annotation=vgpu.io/cores"], ["--annotation"], ["--annotation=vgpu.io/x="] * 9, ["--dry-run=1"],
+        ["--prepared"],
     ],
 )  # fmt: skip
 def test_wrong_words_are_an_error_of_usage(hook: Run, gate: Any, words: list[str]) -> None:

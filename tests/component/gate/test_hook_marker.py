@@ -87,6 +87,12 @@ def test_whole_documents(hook: Run, gate: Any, state: Any, config: Any, expected
     assert verdict(hook(state, config=config), gate) == expected
 
 
+@pytest.mark.parametrize("config", [{}, CRIO_SANDBOX, None], ids=["plain", "sandbox", "no config.json"])
+def test_a_hook_of_a_prepared_claim_always_runs(hook: Run, gate: Any, config: Any) -> None:
+    """No other mark is on the container. A sandbox has no such hook, so its type is forged."""
+    assert verdict(hook({}, config=config, args=("--prepared", "u-0", "createRuntime")), gate) == RUN
+
+
 @pytest.mark.parametrize("name", AMOUNTS)
 @pytest.mark.parametrize("kind", [CRI, CRIO])
 def test_a_container_that_asks_for_an_amount_is_no_sandbox(hook: Run, gate: Any, name: str, kind: str) -> None:

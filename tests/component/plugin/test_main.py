@@ -194,13 +194,14 @@ def test_with_resource_claims_it_offers_kubelet_no_resource_and_needs_no_card(ma
         bed.cards(0)
         bed.plugin.start(POD_UID="one")
         registry = Path(directory) / "plugins_registry"
-        wait_for(lambda: sorted(map(str, registry.glob("*"))) == [f"{registry}/gpu.vgpu.io-one-reg.sock"])
+        names = [f"{registry}/gpu.vgpu.io-{one}-reg.sock" for one in ("one", "two")]
+        wait_for(lambda: sorted(map(str, registry.glob("*"))) == names[:1], timeout=300)
         other = Plugin(bed.node)
         other.start(POD_UID="two")
         try:
-            wait_for(lambda: len(list(registry.glob("*.sock"))) == 2)
+            wait_for(lambda: sorted(map(str, registry.glob("*"))) == names, timeout=300)
             bed.plugin.kill()
-            wait_for(lambda: [one.name for one in registry.glob("*.sock")] == ["gpu.vgpu.io-two-reg.sock"])
+            wait_for(lambda: sorted(map(str, registry.glob("*"))) == names[1:], timeout=300)
             assert list(sockets.iterdir()) == []
         finally:
             other.kill()

@@ -160,6 +160,9 @@ class NewMounts(Mounts):
             for fd in (own, there, root):
                 if fd >= 0:
                     os.close(fd)
+        if not syscalls.is_tmpfs(clone):  # root in that container may have mounted something else there
+            os.close(clone)
+            raise OSError(errno.EINVAL, "the usage region that it shares is on no tmpfs", path)
         handle = Handle(clone, attributes, path)
         set_attributes(handle)
         return handle

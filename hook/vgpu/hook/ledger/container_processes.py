@@ -102,6 +102,13 @@ class ContainerProcesses:
         started = ((pid, procfs.start_time(pid, self.proc)) for pid in sorted({*pids, claim.pid}))
         return [(pid, start) for pid, start in started if start]
 
+    def of_budget(self, claim: Claim) -> list[tuple[int, int]]:
+        """The same for all containers that share a budget, and so a usage region, with the claim's."""
+        if not claim.prepared:
+            return self.of(claim)
+        sharing = [one for one in self.claims if one.prepared == claim.prepared]
+        return sorted({process for one in sharing for process in self.of(one)})
+
     def _in_cgroup(self, claim: Claim) -> list[int]:
         """The pids in the claim's cgroup; [] when it has none of its own, or this process does not see it."""
         controllers, _, path = claim.cgroup.partition(":")

@@ -390,7 +390,7 @@ class Ledger(LivingClaims):
         from vgpu.hook.ledger import prepared_budgets  # noqa: PLC0415
 
         try:
-            partner = prepared_budgets.partner_of(start, wanted, known, self.state_dir)
+            partner = prepared_budgets.partner_of(start.container, wanted, known, self.state_dir)
         except NoFit:
             self._attempt.may_get_room, self._attempt.patience = True, prepared_budgets.PATIENCE
             raise

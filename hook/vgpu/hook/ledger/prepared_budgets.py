@@ -21,13 +21,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from vgpu.hook.ledger.ledger import Known, Start
     from vgpu.hook.request.prepared_claims import WantedResults
 
-PATIENCE = 20.0  #: seconds that a container waits for another one with its budget, which is being set up
+PATIENCE = 30.0  #: seconds that a container waits for another one with its budget, which is being set up
 
 
-def add_to(totals: Totals, state_dir: str, known: Known, own: Collection[str]) -> list[str]:
+def add_to(totals: Totals, state_dir: str, known: list[tuple[Claim, bool]], own: Collection[str]) -> list[str]:
     """Add all results but those with the ids `own`. Returns messages about damaged records.
 
     Living containers count in the place of a record that is damaged or gone, once for each budget.
@@ -48,7 +47,7 @@ def add_to(totals: Totals, state_dir: str, known: Known, own: Collection[str]) -
     return list(damaged.values())
 
 
-def partner_of(start: Start, wanted: WantedResults, known: Known, state_dir: str) -> Claim | None:
+def partner_of(container: str, wanted: WantedResults, known: list[tuple[Claim, bool]], state_dir: str) -> Claim | None:
     """The claim of a living container with the same budget; None for the first one.
 
     VgpuError where another container has some of the results and not the same ones, or a claim was unprepared
@@ -58,7 +57,7 @@ def partner_of(start: Start, wanted: WantedResults, known: Known, state_dir: str
         if not os.path.exists(paths.prepared_claim(state_dir, claim.uid)):
             raise VgpuError(claim.label(), expected="a prepared claim", found="that kubelet has unprepared it")
     for other, lives in known:
-        if not lives or other.container == start.container or not set(wanted.ids).intersection(other.prepared):
+        if not lives or other.container == container or not set(wanted.ids).intersection(other.prepared):
             continue
         name = other.name or other.container
         if other.prepared != wanted.ids:

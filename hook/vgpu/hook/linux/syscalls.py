@@ -46,6 +46,7 @@ RESOLVE_IN_ROOT = 0x10
 STATX_MNT_ID = 0x1000
 
 CLONE_NEWNS = 0x00020000
+TMPFS_MAGIC = 0x01021994
 PR_SET_PDEATHSIG = 1
 SIGKILL = 9
 
@@ -65,6 +66,7 @@ _mount = libc.function("mount", libc.c_char_p, libc.c_char_p, libc.c_char_p, lib
 _umount2 = libc.function("umount2", libc.c_char_p, libc.c_int)
 _prctl = libc.function("prctl", libc.c_int, *[libc.c_ulong] * 4)
 _setfsuid, _setfsgid, _alarm = map(libc.function, ("setfsuid", "setfsgid", "alarm"))
+_fstatfs = libc.function("fstatfs")
 _statx: libc.Function | None
 try:
     _statx = libc.function("statx")  # glibc 2.28
@@ -178,6 +180,20 @@ def create_as(uid: int, gid: int) -> None:
     _setfsuid(uid)
     if (_setfsuid(-1), _setfsgid(-1)) != (uid, gid):
         raise OSError(errno.EPERM, f"setfsuid({uid}), setfsgid({gid}): not taken")
+
+
+class statfs_buffer(libc.Structure):
+    """struct statfs as far as it is needed; the kernel writes 120 bytes."""
+
+    _fields_ = (("f_type", libc.c_long), ("_behind", libc.c_uint8 * 248))
+
+
+def is_tmpfs(fd: int) -> bool:
+    """Whether the file of `fd` lies on a tmpfs. A file system that a process serves (FUSE) may let this wait."""
+    found = statfs_buffer()
+    if _fstatfs(fd, byref(found)) != 0:
+        raise _fail("fstatfs", (fd,))
+    return int(found.f_type) == TMPFS_MAGIC
 
 
 class statx_buffer(libc.Structure):

@@ -163,6 +163,9 @@ def _claim(ledger: Ledger, container: str, names: Names) -> Claim:
     if not ledger.lives(claim) or claim.pid < 0:
         found_state = "a container that has ended, or a damaged claim"
         raise VgpuError(f"container {claim.container}", expected="a running container", found=found_state)
+    if claim.prepared:
+        do = "make another claim: the scheduler counts what this one has"
+        raise VgpuError(f"container {claim.container}", expected="a share", found="that of a resource claim", do=do)
     if claim.exclusive:
         do = "start it again with a share"
         raise VgpuError(f"container {claim.container}", expected="a share", found="whole cards, without limits", do=do)

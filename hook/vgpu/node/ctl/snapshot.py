@@ -123,7 +123,7 @@ def _memory_used(living: ContainerProcesses) -> tuple[dict[str, Used], list[Clai
 
     def held(index: int) -> Used:
         claim = shares[index]
-        return usage_regions.holdings(claim.pid, claim.start_time, lambda: living.of(claim)) or {}
+        return usage_regions.holdings(claim.pid, claim.start_time, lambda: living.of_budget(claim)) or {}
 
     asked = reader.each(len(shares), held, LIMIT, TOTAL)
     answers = {shares[index].container: answer for index, answer in asked.answers.items()}

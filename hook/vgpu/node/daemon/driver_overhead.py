@@ -133,7 +133,7 @@ def _listed(
     """(pid, bytes by NVML) of each process of each container on each of its cards."""
     found: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for claim in living:
-        pids = {pid for pid, _ in container_processes.of(claim)}
+        pids = {pid for pid, _ in container_processes.of_budget(claim)}
         for card in claim.cards:
             found[claim.container, card.uuid] = [
                 (pid, memory) for pid, _, memory in rows.get(card.uuid, []) if pid in pids

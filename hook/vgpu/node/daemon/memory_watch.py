@@ -190,7 +190,7 @@ class MemoryWatch(Monitor):
         pids = {pid for users in rows.values() for pid, _, _ in users}
         processes = ContainerProcesses(living, self.proc, pids)
         for claim in living:
-            own = dict(processes.of(claim))
+            own = dict(processes.of_budget(claim))
             for uuid in _limits(claim):
                 look.bytes[claim.container, uuid] = {
                     (pid, own[pid]): memory for pid, _, memory in rows.get(uuid, []) if pid in own

@@ -211,7 +211,7 @@ class RoundRecorder:
         shares = [claim for claim in living if not claim.exclusive and claim.ready]
 
         def look(claim: Claim) -> object:
-            held = usage_regions.holdings(claim.pid, claim.start_time, lambda: processes.of(claim), self.proc)
+            held = usage_regions.holdings(claim.pid, claim.start_time, lambda: processes.of_budget(claim), self.proc)
             return {"held": held, "pids": _pids(processes, claim)}
 
         answers = self.parts.readers.call(shares, look)

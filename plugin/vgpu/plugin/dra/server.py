@@ -167,7 +167,8 @@ class Server:
         self.registered = request.plugin_registered
         refused = f"kubelet does not register {DRIVER}: {request.error or 'it gives no reason'}"
         self.conditions.set("dra registration", "" if self.registered else refused)
-        self.conditions.log.info("registered", driver=DRIVER, socket=self.endpoint)
+        if self.registered:
+            self.conditions.log.info("registered", driver=DRIVER, socket=self.endpoint)
         return pluginregistration_pb2.RegistrationStatusResponse()
 
     def _bind(self) -> None:

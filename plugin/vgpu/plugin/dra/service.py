@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 
 from vgpu.config import grants
@@ -24,7 +25,9 @@ from vgpu.plugin.dra.publisher import Offer, Publisher
 from vgpu.plugin.dra.server import Server
 
 POD_UID = "POD_UID"  #: environment variable that the DaemonSet sets
-RECONNECT = 5.0  #: seconds between attempts to find an API server, and to read claims again
+RECONNECT = 5.0  #: seconds between attempts to find an API server
+AGAIN = 1.0  #: seconds between attempts to read claims again
+FORGET_EACH = 60.0  #: seconds between looks whether claims of earlier boots are gone
 JOIN = 2.0  #: seconds to wait for each thread at the end
 
 
@@ -125,17 +128,20 @@ class DraService:
         return None
 
     def _read_claims(self) -> None:
-        """Read the claims of new pods again; at the start, and until that is done, forget those of earlier boots."""
+        """Read the claims of new pods again, and now and then those of earlier boots, whose claims may be gone."""
+        due = 0.0
         while not self._stopped.is_set():
-            self._woken.wait(RECONNECT)
+            self._woken.wait(FORGET_EACH)
             self._woken.clear()
             try:
-                self.driver.forget()
+                if self.api and time.monotonic() >= due:
+                    self.driver.forget()
+                    due = time.monotonic() + FORGET_EACH
                 self._refresh()
                 self.conditions.set("dra claims", "")
             except (ApiError, VgpuError, OSError) as error:
                 self.conditions.set("dra claims", f"claims are not read again: {error}")
-                self._stopped.wait(RECONNECT / 5)
+                self._stopped.wait(AGAIN)
 
     def _refresh(self) -> None:
         with self._guard:

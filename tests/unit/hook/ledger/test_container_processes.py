@@ -178,3 +178,15 @@ def test_only_processes_of_the_cgroup_are_parsed(tmp_path: Path, monkeypatch: py
         "5:devices:/kubepods/pod1/abcd",
     ]
     assert sorted(Populations(str(tmp_path)).of("/")) == [1, 2, 3, 4, 5]
+
+
+def test_containers_with_one_budget_are_judged_by_all_their_processes(tree: Tree) -> None:
+    """What vgpud compares with their usage region is what all of them hold together."""
+    made = [claim(name, pid, f"devices:/{name}") for name, pid in (("a", 100), ("b", 200), ("c", 300))]
+    for one in made:
+        tree.process(one.pid, 9)
+        tree.cgroup(f"devices/{one.container}", one.pid)
+    for one in made[:2]:
+        one.prepared = ["claim-0"]
+    processes = ContainerProcesses(made, str(tree.proc))
+    assert [processes.of_budget(one) for one in made] == [[(100, 100), (200, 200)]] * 2 + [[(300, 300)]]
