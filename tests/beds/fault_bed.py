@@ -24,8 +24,9 @@ import nodes
 from fake_systemd import FakeSystemd, Unit
 from fault_errnos import ERRNOS, EXEMPT, OF_SERVICES
 
-from vgpu.config import claims, core_schedule, paths
+from vgpu.config import claims, core_schedule, paths, prepared
 from vgpu.config.errors import VgpuError
+from vgpu.hook.linux import staleness
 
 BEDS = Path(__file__).parent
 LAST = 20
@@ -129,11 +130,12 @@ class Container:
 
     def __init__(
         self, directory: Path, tree: Path, node: nodes.SimulatedNode, top: str, pod: str, amounts: tuple[int, int],
-        suffix: str = "",
+        suffix: str = "", claim: bool = False,
     ) -> None:  # fmt: skip
         self.id = f"fault-{uuid.uuid4().hex[:8]}{suffix}"
         self.node = node
-        self.grants: list[str] = []
+        self.records: list[str] = []  #: of the plugin, for as long as the pod is there
+        self.options: list[str] = []  #: of the hook
         self.root = directory / "root"
         upper = directory / "upper"
         for path in (self.root, upper):
@@ -149,10 +151,23 @@ class Container:
         (self.devices / "cgroup.procs").write_text(str(self.process.pid))
         self.bundle = bundles.Bundle(directory / "bundle", self.root, {} if pod else annotations(amounts))
         if pod:
-            self.grants = [node.grant("cores", amounts[0]), node.grant("memory", amounts[1] << 30)]
             self.bundle.pod(pod, "main", top)
-            keys = {"vgpu.io/grant-cores": self.grants[0], "vgpu.io/grant-memory": self.grants[1]}
+        if claim:
+            self._prepare(pod, *amounts)
+        elif pod:
+            grants = [node.grant("cores", amounts[0]), node.grant("memory", amounts[1] << 30)]
+            self.records = [paths.grant(node.settings.state_dir, one) for one in grants]
+            keys = {"vgpu.io/grant-cores": grants[0], "vgpu.io/grant-memory": grants[1]}
             self.bundle.config["annotations"].update(keys)
+
+    def _prepare(self, pod: str, cores: int, gib: int) -> None:
+        """A prepared claim that is reserved for the pod."""
+        card, uid = str(self.node.read_cards()[0]["uuid"]), str(uuid.uuid4())
+        result = prepared.Result(0, "gpu", "n", card.lower(), card, cores, gib << 30, False)
+        claim = prepared.PreparedClaim(uid, "default", "c", staleness.boot_id(), [pod], [result])
+        prepared.write(self.node.settings.state_dir, claim)
+        self.records = [paths.prepared_claim(self.node.settings.state_dir, uid)]
+        self.options = ["--prepared", *claim.ids()]
 
     def state(self) -> bytes:
         value = {"ociVersion": "1.0.2", "id": self.id, "pid": self.process.pid, "status": "created"}
@@ -208,14 +223,14 @@ class Bed:
 
     def __init__(
         self, directory: Path, tools: Tools, tree: Path, top: str, pods: bool = False,
-        systemd: FakeSystemd | None = None, profile: str = "t4x1",
+        systemd: FakeSystemd | None = None, profile: str = "t4x1", claims: bool = False,
     ) -> None:  # fmt: skip
         self.directory = directory
         self.systemd = systemd
         self.tools = tools
         self.tree = tree
         self.top = top
-        self.pods = pods
+        self.pods, self.claims = pods, claims
         self.without: tuple[int, ...] = ()  # system calls that answer ENOSYS in all hooks
         self.prefix: list[str] = []  # of every command
         values: dict[str, object] = {} if pods else {"standalone.enabled": True}
@@ -250,7 +265,7 @@ class Bed:
     def container(self, amounts: tuple[int, int] = SHARE) -> Container:
         pod, suffix = str(uuid.uuid4()) if self.pods else "", ".scope" if self.systemd else ""
         place = self.directory / uuid.uuid4().hex[:8]
-        made = Container(place, self.tree, self.node, self.top, pod, amounts, suffix)
+        made = Container(place, self.tree, self.node, self.top, pod, amounts, suffix, self.claims)
         if self.systemd:
             self.systemd.units[made.id] = Unit(allow=[("/dev/char/1:3", "rwm")])
         return made
@@ -258,13 +273,14 @@ class Bed:
     def end(self, container: Container) -> None:
         """The container's processes and cgroup are gone, and its pod is deleted."""
         container.end()
-        for grant in container.grants:
-            os.unlink(paths.grant(self.node.settings.state_dir, grant))
+        for record in container.records:
+            os.unlink(record)
         if self.pods:
             container.devices.parent.rmdir()
 
     def run(self, container: Container, fault: Fault, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        command = self.tools.command(fault, "hook", "--config", str(self.node.config), *arguments, without=self.without)
+        words = ["--config", str(self.node.config), *container.options, *arguments]
+        command = self.tools.command(fault, "hook", *words, without=self.without)
         self.last = subprocess.run(
             [*self.prefix, *command], input=container.state(), capture_output=True, timeout=120, check=False, cwd="/"
         )

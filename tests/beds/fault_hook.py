@@ -1,8 +1,8 @@
-"""Run the hook or the reaper with one fault: python3 -I -S fault_hook.py LIBRARY ORDER PROGRAM [ARGUMENT ...]
+"""Run the hook, reaper or DRA driver with one fault: python3 -I -S fault_hook.py LIBRARY ORDER PROGRAM [ARGUMENT ...]
 
 LIBRARY is fault_calls.c, compiled. ORDER is a JSON file of fault_bed.Order; it names the file for what happens. PROGRAM
-is `hook` with the hook's arguments, or `reaper`, `plugin` or `vgpud` with the path of the settings. The process imports
-everything first, as the hook does, and takes its faults from then on.
+is `hook` with the hook's arguments, or `reaper`, `driver`, `plugin` or `vgpud` with the path of the settings; `driver`
+has what to do, too. The process imports everything first, as the hook does, and takes its faults from then on.
 
 A *site* is a system call with the stack of Python functions that makes it, the innermost first. In a loop one site
 occurs several times.
@@ -197,11 +197,15 @@ def run(library: str, order: dict[str, Any], program: str, arguments: list[str])
         begin(library, faults, order["numbers"])
         entry(arguments)
     sys.path[:0] = order["path"]
+    from fault_driver import work
     from fault_reaper import sweep
 
     from vgpu.config import settings
 
     read = settings.read(arguments[0])
+    if program == "driver":
+        begin(library, faults, order["numbers"])
+        os._exit(work(read, arguments[1]))
     begin(library, faults, order["numbers"])
     os._exit(sweep(read))
 

@@ -1,8 +1,9 @@
 """Kubernetes 1.20's own programs, compiled from Debian's source package by Debian's Go, once for this machine.
 
 Belongs here: fetching source and compiler, the one generated file that the package lacks (the API server's OpenAPI
-definitions), a library of the source that fails with this Go, the build, and Debian's packages of etcd and kubectl. No
-mirror has kubelet or the servers as programs. Compiling all of them takes some six minutes on one core.
+definitions), a library of the source that fails with this Go, a patch with what servers since 1.34 have for resource
+claims, the build, and Debian's packages of etcd and kubectl. No mirror has kubelet or the servers as programs.
+Compiling all of them takes some six minutes on one core.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import roots
 import suites
+from checkout import DATA
 
 SUITE, GO, ROOT = "bookworm", "golang-1.19", "k8s.io/kubernetes"
 VERSION = "v1.20.2"
@@ -21,6 +23,8 @@ SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _PACKAGES = {"etcd": ("etcd-server", "usr/bin/etcd"), "kubectl": ("kubernetes-client", "usr/bin/kubectl")}
 #: Of the copy in the source, the first use of a custom resource ends the API server with Go 1.18 or later.
 _REFLECT = ("golang-github-modern-go-reflect2-dev", "github.com/modern-go/reflect2")
+#: Pods keep the names of their claims, and custom resources can be selected by spec.nodeName and spec.driver.
+_PATCH = DATA / "kubernetes/claims.patch"
 _NO_DEFINITIONS = ("vendor/k8s.io/code-generator/", "vendor/k8s.io/kube-openapi/", "vendor/k8s.io/sample-apiserver/")
 
 
@@ -32,7 +36,7 @@ def packaged(name: str) -> Path:
 
 def path(name: str) -> Path:
     """Where a compiled program lies. Other instructions in this file make another one."""
-    return roots.CACHE / f"kubernetes-{roots.key(Path(__file__).read_bytes())}" / name
+    return roots.CACHE / f"kubernetes-{roots.key(Path(__file__).read_bytes(), _PATCH.read_bytes())}" / name
 
 
 def build(*names: str) -> dict[str, Path]:
@@ -51,6 +55,7 @@ def _compile(names: list[str]) -> None:
     try:
         sources.parent.mkdir(parents=True)
         suites.source(SUITE, "kubernetes", sources)
+        subprocess.run(["patch", "-s", "-p1", "-i", _PATCH], cwd=sources, check=True)
         for part in ("go", "src"):
             subprocess.run(["cp", "-a", f"{suites.unpack(SUITE, f'{GO}-{part}')}/.", work / "debian"], check=True)
         package, library = _REFLECT

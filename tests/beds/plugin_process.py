@@ -16,9 +16,16 @@ class Plugin(Process):
     def __init__(self, node: nodes.Node, prefix: Sequence[str] = ()) -> None:
         super().__init__(node.directory / "plugin.log")
         self.node, self.prefix = node, prefix
+        self.options: tuple[str, ...] = ()
 
     def start(self, **environment: str) -> Plugin:
-        command = [*self.prefix, Path(sys.executable).parent / "vgpu-device-plugin", "--config", self.node.config]
+        command = [
+            *self.prefix,
+            Path(sys.executable).parent / "vgpu-device-plugin",
+            "--config",
+            self.node.config,
+            *self.options,
+        ]
         self.launch(command, {**self.node.environment(), **environment})
         return self
 

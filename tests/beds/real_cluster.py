@@ -218,7 +218,7 @@ class Cluster:
             "--etcd-servers=http://127.0.0.1:2379", f"--advertise-address={NODE_ADDRESS}", "--secure-port=443",
             f"--tls-cert-file={where}/api.crt", f"--tls-private-key-file={where}/api.key",
             f"--client-ca-file={self.ca}", f"--cert-dir={where}/pki", f"--token-auth-file={where}/tokens.csv",
-            "--authorization-mode=Node,RBAC",
+            "--authorization-mode=Node,RBAC", "--storage-media-type=application/json",  # with the fields of the patch
             "--enable-admission-plugins=NodeRestriction", "--allow-privileged",
             f"--service-cluster-ip-range={API[:-1]}0/24",
             f"--service-account-key-file={self.key}", f"--service-account-signing-key-file={self.key}",

@@ -1,8 +1,8 @@
 """A small API server over real HTTP. It lists, watches and patches pods, nodes and events, and fails on demand.
 
-It has what the plugin uses and no more: field selectors on spec.nodeName, paging, resource versions with a history that
-expires (410), bookmarks, JSON merge patches with preconditions, a token. `break_next` makes requests fail in the ways
-in which servers, proxies and networks fail.
+It has what the plugin uses and no more: field selectors, paging, resource versions with a history that expires (410),
+bookmarks, JSON merge patches with preconditions, objects of resource.k8s.io, a token. `break_next` makes requests fail
+in the ways in which servers, proxies and networks fail.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,13 @@ from urllib.parse import parse_qs, urlsplit
 
 Object = dict[str, Any]
 Selected = Callable[[Object], bool]
-KINDS = {"pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "leases": "Lease"}
+KINDS = {
+    "pods": "Pod",
+    "nodes": "Node",
+    "configmaps": "ConfigMap",
+    "leases": "Lease",
+    "resourceslices": "ResourceSlice",
+}
 TOKEN = "a-token"
 
 
@@ -40,6 +46,7 @@ class FakeApiServer:
         self.patches: list[tuple[str, Object]] = []
         self.forbidden: list[tuple[str, str]] = []  #: (method, part of the path)
         self.page = 500
+        self.dropped: tuple[str, ...] = ()  #: the ends of the paths of fields that are not kept, as with a gate off
         self.bookmarks = 0.0
         self._faults: list[tuple[str, str, str]] = []
         self._history: list[tuple[int, str, Object]] = []
@@ -275,15 +282,35 @@ class FakeApiServer:
             self._record("MODIFIED", pod)
             return 201, _status(201, "bound")
 
-    def create(self, path: str, body: Object) -> tuple[int, Object]:
-        """Create a lease."""
-        at = f"{path}/{body['metadata']['name']}"
+    def create(self, path: str, body: Object, dry: bool = False) -> tuple[int, Object]:
+        """Create a lease, or an object of resource.k8s.io."""
+        at, body = f"{path}/{body['metadata']['name']}", pruned(body, self.dropped)
         with self._change:
             if at in self.objects:
                 return 409, _status(409, "already exists")
-            self.objects[at] = body
-            self._record("ADDED", body)
+            if not dry:
+                self.objects[at] = body
+                self._record("ADDED", body)
             return 201, copy.deepcopy(body)
+
+    def replace(self, path: str, body: Object) -> tuple[int, Object]:
+        with self._change:
+            known = self.objects.get(path)
+            if known is None:
+                return 404, _status(404, "not found")
+            told = body["metadata"].get("resourceVersion")
+            if told and told != known["metadata"]["resourceVersion"]:
+                return 409, _status(409, "the object has been modified")
+            self.objects[path] = body = pruned(body, self.dropped)
+            self._record("MODIFIED", body)
+            return 200, copy.deepcopy(body)
+
+    def remove(self, path: str) -> tuple[int, Object]:
+        with self._change:
+            if path not in self.objects:
+                return 404, _status(404, "not found")
+            self._record("DELETED", self.objects.pop(path))
+            return 200, {"kind": "Status", "status": "Success"}
 
     def watch(self, handler: _Handler, kind: str, selected: Selected, version: int, seconds: float) -> None:
         """Send the events after `version` for `seconds`, or until either side closes the connection."""
@@ -324,14 +351,22 @@ def merge(value: Object, patch: Object) -> None:
             value[key] = item
 
 
+def pruned(value: Any, dropped: Collection[str], path: str = "") -> Any:
+    """`value` without the fields whose paths end as one of `dropped`."""
+    if isinstance(value, list):
+        return [pruned(one, dropped, path) for one in value]
+    if not isinstance(value, dict):
+        return value
+    ends = tuple(f".{end}" for end in dropped)
+    kept = {key: one for key, one in value.items() if not f".{path}.{key}".endswith(ends)}
+    return {key: pruned(one, dropped, f"{path}.{key}") for key, one in kept.items()}
+
+
 def _selected(selector: str) -> Selected:
-    """What a field selector lets through: pods of a node, or an object by its name."""
-    field, _, value = selector.partition("=")
-    if field == "spec.nodeName":
-        return lambda one: one["spec"].get("nodeName") == value
-    if field == "metadata.name":
-        return lambda one: one["metadata"]["name"] == value
-    return lambda one: True
+    """What a field selector lets through, such as pods of a node, or an object by its name."""
+    terms = [term.partition("=")[::2] for term in selector.split(",") if term]
+    known = [(field.split("."), value) for field, value in terms if field.startswith(("spec.", "metadata.name"))]
+    return lambda one: all(one.get(part, {}).get(key) == value for (part, key), value in known)
 
 
 def _status(code: int, message: str) -> Object:
@@ -400,6 +435,15 @@ class _Handler(BaseHTTPRequestHandler):
         time.sleep(self.server.api.delay)
         self._answer(*self.server.api.patch(self.path, body))
 
+    def do_PUT(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self._refused():
+            self._answer(*self.server.api.replace(self.path, body))
+
+    def do_DELETE(self) -> None:
+        if not self._refused():
+            self._answer(*self.server.api.remove(self.path))
+
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self._refused():
@@ -408,8 +452,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.endswith("/binding"):
             self._answer(*self.server.api.bind(self.path, body))
             return
-        if self.path.endswith("/leases"):
-            self._answer(*self.server.api.create(self.path, body))
+        path, _, query = self.path.partition("?")
+        if path.endswith("/leases") or "/resource.k8s.io/" in path:
+            self._answer(*self.server.api.create(path, body, "dryRun=All" in query))
             return
         name = body["metadata"].get("name")
         if name and any(event["metadata"].get("name") == name for event in self.server.api.events):

@@ -1,5 +1,5 @@
-"""One fault at each system call of the hook, its child, poststop and vgpud's reaper: an errno of the committed table
-(fault_errnos), or kill -9 before the call.
+"""One fault at each system call of the hook, its child, poststop, vgpud's reaper and the DRA driver: an errno of the
+committed table (fault_errnos), or kill -9 before the call.
 
 After each the container has its full share, or was refused with one line and is as it was before; the next start on the
 same card gets its share; and the reaper leaves nothing. The sites are found anew by each run. `make test` takes some
@@ -19,14 +19,16 @@ import fault_bed
 import pytest
 from container_site import BOTH, INFO, OLD_KERNELS, Site
 from fault_bed import Bed, Fault, Outcome, Tools
+from fault_driver import DriverBed
 from fault_errnos import ERRNOS
 from fault_journal import Journal
 
 pytestmark = pytest.mark.root
 
-#: Kind of node -> whether containers have grants, and the calls that its kernel lacks.
-NODES = {"standalone": (False, ()), "pod": (True, ()), "Linux 4.18": (False, OLD_KERNELS["4.18"])}
+#: Kind of node -> whether containers are pods', and the calls that its kernel lacks. "claim": with prepared claims.
+NODES = {"standalone": (False, ()), "pod": (True, ()), "claim": (True, ()), "Linux 4.18": (False, OLD_KERNELS["4.18"])}
 DISK = ("write", "mkdir", "mkdirat", "symlinkat", "fsync", "ftruncate", "pwrite64", "rename")
+CLAIMS = "the claim is prepared once kubelet repeats its call, and nothing is left over in the end"
 MakeBed = Callable[[str], Bed]
 Counts = Callable[..., Journal]
 
@@ -37,7 +39,8 @@ def make_bed(tmp_path: Path, tools: Tools, base_trees: dict[str, Path]) -> Itera
 
     def make(kind: str) -> Bed:
         pods, without = NODES[kind]
-        made.append(Bed(tmp_path / "bed", tools, base_trees["debian"], f"/vgpu-test-{uuid.uuid4().hex[:8]}", pods))
+        top, claims = f"/vgpu-test-{uuid.uuid4().hex[:8]}", kind == "claim"
+        made.append(Bed(tmp_path / "bed", tools, base_trees["debian"], top, pods, claims=claims))
         made[-1].without = without
         return made[-1]
 
@@ -69,7 +72,7 @@ def test_a_start_under_each_fault(make_bed: MakeBed, journal: Counts, kind: str)
     assert whats(done) == {"share", "refused", "killed"}
 
 
-@pytest.mark.parametrize("kind", ["standalone", "pod"])
+@pytest.mark.parametrize("kind", ["standalone", "pod", "claim"])
 def test_a_stop_under_each_fault(make_bed: MakeBed, journal: Counts, kind: str) -> None:
     bed = make_bed(kind)
     found = bed.sites("poststop")
@@ -86,6 +89,16 @@ def test_the_reaper_under_each_fault(make_bed: MakeBed, journal: Counts) -> None
     faults, counts = turns(found), journal("faults-reaper")
     counts.run(faults, bed.reaper_round)
     counts.judge("an error or kill -9 at a system call of vgpud's reaper", len(faults), len(set(found)))
+
+
+@pytest.mark.parametrize("what", ["prepare", "unprepare", "restore"])
+def test_the_driver_of_claims_under_each_fault(tmp_path: Path, tools: Tools, journal: Counts, what: str) -> None:
+    bed = DriverBed(tmp_path, tools)
+    found = bed.sites(what)
+    assert fault_bed.unknown(found) == []
+    faults, counts = turns(found), journal(f"faults-driver-{what}")
+    counts.run(faults, lambda fault: bed.round(what, fault))
+    counts.judge(f"an error or kill -9 at a system call of the driver's {what}", len(faults), len(set(found)), CLAIMS)
 
 
 def test_a_second_fault_while_the_first_is_undone(make_bed: MakeBed, journal: Counts) -> None:

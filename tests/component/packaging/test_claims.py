@@ -1,0 +1,94 @@
+"""Objects of resource.k8s.io that we ship or write: decoded strictly by Kubernetes' own types, and allocated.
+
+The types are Debian's packages of Kubernetes 1.36. The scheduler is the stand-in that follows the recordings of a real
+one (component/kubelet/test_dra_stand_in.py).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import helm
+import kubernetes_types
+import pytest
+import topologies
+import yaml
+from checkout import CHECKOUT
+from dra_scheduler import Allocator
+
+from vgpu.hook.placement.placement import Policy
+from vgpu.plugin.dra import devices
+
+GROUP = "resource.k8s.io/v1"
+#: A template's requests on two quads of linked cards -> (request, number of the card, cores) of each result.
+SHIPPED = {
+    "share": [("gpu", 0, "30")], "whole-card": [("gpu", 0, "100")], "first-available": [("gpu/small", 0, "30")],
+    "two-linked-cards": [("gpus", 0, "100"), ("gpus", 1, "100")],
+    "halves-of-two-cards": [("one", 0, "50"), ("other", 1, "50")],
+}  # fmt: skip
+
+
+def documents(text: str) -> list[Any]:
+    return [one for one in yaml.safe_load_all(text) if isinstance(one, dict) and one.get("apiVersion") == GROUP]
+
+
+def templates() -> dict[str, Any]:
+    folder = CHECKOUT / "packaging/kubernetes/claims"
+    return {path.stem: documents(path.read_text())[0] for path in sorted(folder.glob("*.yaml"))}
+
+
+def blocks() -> list[Any]:
+    """The objects in blocks of YAML of the documents."""
+    pages = [CHECKOUT / "README.md", *Path(CHECKOUT / "docs").rglob("*.md")]
+    found = [block for page in pages for block in re.findall(r"```ya?ml\n(.*?)```", page.read_text(), re.S)]
+    return [one for block in found if GROUP in block for one in documents(block)]
+
+
+def slices() -> list[Any]:
+    """Of a node with two quads of linked cards, of which the last card is ill."""
+    cards = topologies.quads()
+    found = devices.of_cards(cards, Policy(), {cards[-1].uuid: "XID 79"}, {cards[-1].uuid})
+    made = devices.slices(found, "n", "uid", "570.124.06", "NoExecute")
+    for one in made:
+        one["spec"]["pool"]["generation"] = 1  # type: ignore[index]
+    return list(made)
+
+
+def test_everything_is_what_kubernetes_reads() -> None:
+    chart = [one for one in helm.objects(values={"dra": {"enabled": True}}) if one["apiVersion"] == GROUP]
+    objects = [*templates().values(), *blocks(), *chart, *slices()]
+    kinds = {one["kind"] for one in objects}
+    assert kinds >= {"DeviceClass", "ResourceClaimTemplate", "ResourceSlice"}
+    assert dict(zip(map(str, objects), kubernetes_types.errors(objects))) == dict.fromkeys(map(str, objects), "")
+
+
+def test_what_kubernetes_does_not_know_is_found() -> None:
+    """The decoder is strict: a field of another name or place, and a value of another type."""
+    [good] = slices()
+    good["spec"]["devices"] = good["spec"]["devices"][:1]
+    for change in ({"sharedCounter": []}, {"nodeName": 1}, {"capacity": {}}):
+        (error,) = kubernetes_types.errors([{**good, "spec": {**good["spec"], **change}}])
+        assert next(iter(change)) in error
+    assert kubernetes_types.errors([good]) == [""]
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_a_shipped_template_is_allocated(name: str) -> None:
+    (driver,) = {one["spec"]["driver"] for one in slices()}
+    chart = helm.objects(values={"dra": {"enabled": True}})
+    classes = {one["metadata"]["name"]: one for one in chart if one["kind"] == "DeviceClass"}
+    assert set(classes) == {driver}
+    claim = {"metadata": {"namespace": "n", "name": name}, "spec": templates()[name]["spec"]["spec"]}
+    found = Allocator(slices(), classes, []).allocate(claim)
+    cards = {card.uuid.lower(): number for number, card in enumerate(topologies.quads())}
+    assert found is not None
+    got = [
+        (one["request"], cards[one["device"]], one["consumedCapacity"]["cores"]) for one in found["devices"]["results"]
+    ]
+    assert got == SHIPPED[name]
+
+
+def test_every_shipped_template_is_looked_at() -> None:
+    assert set(templates()) == set(SHIPPED)

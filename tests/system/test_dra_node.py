@@ -1,0 +1,121 @@
+"""Claims on a node over kills, rollouts, restarts and boots: none is lost, none is left over, no card is above 100.
+
+The plugin is a process, killed with SIGKILL; kubelet and scheduler are the stand-ins that follow the recordings of real
+ones (component/kubelet/test_dra_stand_in.py). Containers with claims are in test_dra_containerd.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import nodes
+import pytest
+from dra_control import GATED
+from dra_kubelet import Pod
+from dra_scheduler import GATE
+from dra_site import DraSite, running
+
+pytestmark = pytest.mark.root
+
+SEED = 37
+DISTURBANCES = ("kill", "rollout", "kubelet", "boot", "empty")
+
+
+@pytest.fixture
+def site(node: nodes.SimulatedNode) -> Iterator[DraSite]:
+    with running(DraSite(node)) as made:
+        yield made
+
+
+def runs(site: DraSite, *pods: Pod) -> None:
+    site.until(lambda: all(pod.sandbox for pod in pods))
+
+
+def test_a_driver_that_is_away_costs_no_claim(site: DraSite) -> None:
+    """Its CDI files are gone, then the node boots anew: a start restores those of this boot, kubelet prepares again."""
+    first = site.start()
+    site.until(site.published)
+    shared = site.make_claim("shared", 30)
+    pods = [site.pod(shared), site.pod(shared), site.pod(site.make_claim("own", 70))]
+    runs(site, *pods)
+    site.settled()
+    site.kill(first)
+    site.empty_cdi()
+    second = site.start()
+    site.settled()
+    site.kubelet.kill()
+    site.kill(second)
+    site.kubelet.reboot()
+    site.new_boot()
+    site.start()
+    site.kubelet.start()
+    runs(site, *pods)
+    site.settled()
+    for pod in pods:
+        site.delete(pod)
+    site.until(lambda: not site.kubelet.checkpoint)
+    assert (site.records(), site.resolvable(), site.problems()) == ({}, set(), [])
+
+
+def test_nothing_is_prepared_of_what_a_scheduler_gave_with_its_gate_off(site: DraSite) -> None:
+    """Such a scheduler hands the card out as a whole, and writes no consumedCapacity."""
+    site.start()
+    site.until(site.published)
+    site.store.dropped = site.api.dropped = GATED[GATE]
+    pod = site.pod(site.make_claim("whole", 30))
+    site.until(lambda: any(GATE in event for event in pod.events))
+    assert not site.records()
+
+
+@pytest.mark.timeout(7200)
+def test_claims_over_kills_and_rollouts(site: DraSite, request: pytest.FixtureRequest) -> None:
+    """By a seed. The full count is 1,000 claims."""
+    count, rate = (1000, 0.05) if request.config.getoption("--long") else (30, 0.15)
+    deck: list[str] = []
+    chance, made, pods = random.Random(SEED), 0, list[Pod]()
+    site.start()
+    site.until(site.published)
+    while made < count or pods:
+        event = chance.choice(
+            ("claim", "claim", "claim", "pod", "delete", "delete", "delete") if made < count else ("delete",)
+        )
+        if any(pod.sandbox for pod in pods) and chance.random() < rate:
+            deck = deck or chance.sample(DISTURBANCES, len(DISTURBANCES))
+            disturb(site, chance, deck.pop())
+        if event == "claim":
+            pods.append(site.pod(site.make_claim(f"c{made}", chance.choice((5, 10, 20, 30, 50, 100)))))
+            made += 1
+        elif event == "pod" and pods:
+            pods.append(site.pod(chance.choice(pods).claims["gpu"]))
+        elif pods:
+            site.delete(pods.pop(chance.randrange(len(pods))))
+        for _ in range(chance.randrange(10)):
+            site.clock.step()
+        if chance.random() < 0.2:
+            site.settled()
+    site.until(lambda: not site.kubelet.checkpoint and not site.waiting)
+    site.settled()
+    assert (site.records(), site.resolvable()) == ({}, set())
+
+
+def disturb(site: DraSite, chance: random.Random, what: str) -> None:
+    if what == "kill":
+        site.kill(site.instances[-1])
+        site.start()
+    elif what == "rollout":
+        old = site.instances[-1]
+        site.start()
+        site.kill(old, kindly=chance.random() < 0.5)
+    elif what == "kubelet":
+        site.kubelet.kill()
+        site.kubelet.start()
+    elif what == "empty":
+        site.empty_cdi()
+    else:
+        site.kubelet.kill()
+        site.kill(site.instances[-1])
+        site.kubelet.reboot()
+        site.new_boot()
+        site.start()
+        site.kubelet.start()
