@@ -12,6 +12,7 @@ from pathlib import Path
 
 import fresh_machine
 import helm
+import kubernetes_go
 import kubernetes_programs
 import roots
 import suites
@@ -39,6 +40,8 @@ def todo(long: bool) -> dict[str, str]:
                 missing[f"fetching {package} of {suite}"] = f"suites.unpack({suite!r}, {package!r})"
     if not helm.path().exists():
         missing["fetching Helm (40 MB)"] = "helm.program()"
+    if not kubernetes_go.path().exists():
+        missing["compiling programs with Kubernetes' code (two minutes)"] = "kubernetes_go.made()"
     names = [*kubernetes_programs.SERVERS, "kubelet"]
     if long and not all(kubernetes_programs.path(name).exists() for name in names):
         missing["compiling Kubernetes' own programs (minutes)"] = f"kubernetes_programs.build(*{names!r})"

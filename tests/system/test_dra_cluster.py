@@ -27,7 +27,7 @@ from real_kubelet import NODE
 
 from vgpu.config import prepared
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.long]
 
 KINDS = (
     "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "DeviceClass",

@@ -1,44 +1,45 @@
-"""Admission policies evaluated by the API server's own code: a program of api_server_cel/main.go, compiled once for
-this machine from Debian's packages of that code (golang-k8s-apiserver) and of Go. Compiling it takes some minutes.
+"""Programs with the Go code of Kubernetes 1.36: its strict decoder (resource.go), its admission policies (policies.go).
 
-Belongs here: fetching the packages, the build, and the call. The beds' API server (kubernetes_programs.py) is too old
-for policies.
+Belongs here: fetching Debian's packages of that code and of Go, the build of all programs from one tree, once for this
+machine, and a call of one. The beds' API server (kubernetes_programs.py) is older than both.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import roots
 import suites
+from checkout import DATA
 
 SUITE, LIBRARY, GO = "sid", "golang-k8s-apiserver-dev", "golang-1.27"
-SOURCE = Path(__file__).with_name("api_server_cel") / "main.go"
+SOURCES = {name: DATA / f"kubernetes/{name}.go" for name in ("policies", "resource")}
 _RECURSE = ("--recurse", *(f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces",
                                                        "enhances")))  # fmt: skip
 
 
-def program() -> Path:
-    """The program. Compiles it if it is missing."""
-    with roots.making(roots.CACHE / f"api-server-cel-{roots.key(SOURCE.read_bytes(), GO)}") as new:
+def run(program: str, *words: str, given: str = "") -> str:
+    """What `program` says to `given`. Compiles all programs if they are missing."""
+    done = subprocess.run([made() / program, *words], input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def path() -> Path:
+    return roots.CACHE / f"kubernetes-go-{roots.key(GO, *(source.read_bytes() for source in SOURCES.values()))}"
+
+
+def made() -> Path:
+    """The directory of the programs."""
+    with roots.making(path()) as new:
         if new:
             new.mkdir(parents=True)
             with tempfile.TemporaryDirectory(dir=roots.CACHE) as name:
                 _compile(Path(name), new)
-    return roots.CACHE / f"api-server-cel-{roots.key(SOURCE.read_bytes(), GO)}" / "evaluate"
-
-
-def evaluated(policies: dict[str, Any], cases: list[dict[str, Any]]) -> list[str]:
-    """For each case the message of its refusal, "" where it is admitted. `policies`: name -> spec; see main.go."""
-    given = json.dumps({"policies": policies, "cases": cases})
-    done = subprocess.run([program()], input=given, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout))
+    return path()
 
 
 def _compile(work: Path, place: Path) -> None:
@@ -51,9 +52,10 @@ def _compile(work: Path, place: Path) -> None:
         "GOROOT": str(root), "GOPATH": str(work / "path"), "GOCACHE": str(work / "cache"), "GO111MODULE": "off",
         "GOPROXY": "off", "CGO_ENABLED": "0", "GOTMPDIR": str(work), "PATH": f"{root}/bin:{os.environ['PATH']}",
     }  # fmt: skip
-    command = ["nice", f"{root}/bin/go", "build", "-p", "2", "-ldflags", "-s -w", "-o", str(place / "evaluate"), SOURCE]
-    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    for name, source in SOURCES.items():
+        build = ["nice", root / "bin/go", "build", "-p", "2", "-ldflags", "-s -w", "-o", place / name, source]
+        done = subprocess.run(build, cwd=work, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
 
 
 def _fetch(work: Path, tree: Path) -> None:
