@@ -99,7 +99,6 @@ def test_both_formats_name_the_processor_and_have_the_same_files(packages: list[
     assert output("rpm", "-qp", "--qf", "%{ARCH}", rpm) == "aarch64"
     assert output("rpm", "-qp", "--qf", "%{ARCH}", plugin_rpm) == "noarch"
     assert [deb.parent.name, plugin_deb.parent.name] == ["packages-arm64", "arm64"]
-    assert not [*plugin_deb.parent.glob("vgpu_*.deb")]  # so that apt-get install ./build/vgpu*.deb installs what it can
     programs = {
         line for line in output("rpm", "-qpl", rpm).splitlines() if line.startswith(("/usr/bin", "/usr/lib/vgpu"))
     }
