@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 
 import nodes
 import pytest
@@ -16,6 +18,7 @@ from vgpu.plugin.exporter.snapshot import Container, Snapshot, of_record
 pytestmark = pytest.mark.root
 
 CONTAINERS = 8
+SEED = int(os.environ.get("VGPU_SEED") or random.randrange(1 << 30))
 
 
 def last_round(node: nodes.SimulatedNode) -> Snapshot:
@@ -66,3 +69,47 @@ def test_eight_containers_agree_with_themselves_and_with_their_cards(site: Site)
     rows = json.loads(site.node.vgpuctl("report", "--output", "json").stdout)
     assert {row["container"]: row["core_seconds"] for row in rows} == pytest.approx(sums, abs=0.1)
     assert set(sums) == set(started)
+
+
+def told(node: nodes.SimulatedNode, verb: str) -> dict[str, float]:
+    rows = json.loads(node.vgpuctl(verb, "--output", "json").stdout)["containers"]
+    return {str(row["container"]): row["memory_used"] for row in rows}
+
+
+def all_tell(node: nodes.SimulatedNode, living: set[str]) -> bool:
+    """Whether the record, from which exporter and page read, `status` and `ps` tell the same of each living container,
+    and NVML and the simulator's own ledger the sum of each card."""
+    snapshot = last_round(node)
+    figures = {one.id: sum(used(one)) for one in snapshot.containers}
+    truth = {card["uuid"]: card["used"] for card in node.read_cards()}
+    cards = {card.fields.text("uuid"): card.fields.number("memory_used") for card in snapshot.cards}
+    sums = {
+        uuid: sum(share.memory_used() or 0 for one in snapshot.containers for share in one.shares if share.uuid == uuid)
+        for uuid in cards
+    }
+    return (
+        set(figures) == living
+        and all(figures.values())
+        and sums == cards == truth
+        and figures == told(node, "status") == told(node, "ps")
+    )
+
+
+@pytest.mark.parametrize("samples", [4, pytest.param(200, marks=pytest.mark.long)])
+def test_after_each_change_all_programs_tell_the_same(site: Site, samples: int) -> None:
+    """To the byte, as soon as vgpud's next rounds have seen it, and at rest it stays so."""
+    chance = random.Random(SEED)
+    site.start_daemon()
+    living: list[str] = []
+    for _ in range(samples):
+        if living and (len(living) == CONTAINERS or chance.random() < 0.4):
+            site.delete(living.pop(chance.randrange(len(living))))
+        else:
+            mib = str(chance.randrange(1, 600))
+            living.append(site.start(site.bundle(cores="10", memory="1Gi"), "cudaprobe", "hold", mib, "/end"))
+        wait_for(lambda: all_tell(site.node, set(living)), timeout=600, what=lambda: f"{SEED}: {figures(site.node)}")
+        rounds_seen = last_round(site.node).fields.inner("vgpud").number("rounds") or 0
+        wait_for(
+            lambda then=rounds_seen: (last_round(site.node).fields.inner("vgpud").number("rounds") or 0) > then, 600
+        )
+        assert all_tell(site.node, set(living)), f"{SEED}: {figures(site.node)}"

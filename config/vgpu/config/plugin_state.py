@@ -1,7 +1,8 @@
 """The device plugin's own state, `<run>/plugin.json`: whether it makes progress, serves kubelet, and sees its cards.
 
 Belongs here: the record, its age, and its reading and writing. The device plugin writes it, and vgpud puts it into the
-record of its rounds, from which the exporter shows it. Not here: what makes the plugin ready (vgpu.plugin.main).
+record of its rounds, from which the exporter shows it. The doctor reads it, too. Not here: what makes the plugin ready
+(vgpu.plugin.main).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ VERSION = 1
 EVERY = 10.0  #: seconds after which the plugin writes the record again, also without a change
 MAX_AGE = 60.0  #: seconds after which a record is of a plugin that hangs or has ended
 
-State = dict[str, object]  #: alive, ready, health_known, and the node's name in Kubernetes, "" if not known
+State = dict[str, object]  #: alive, ready, health_known, warnings, and the node's name in Kubernetes, "" if not known
 
 
 def write(run_dir: str, state: State, boot_id: str, at: float) -> None:
@@ -37,7 +38,10 @@ def read(run_dir: str, boot_id: str, at: float) -> State:
         found: State = {"alive": fields.flag("alive") and fresh, "ready": fields.flag("ready") and fresh}
         if fields.record.get("node"):
             found["node"] = fields.text("node")  # also when the plugin is away
-        return {**found, "health_known": fields.flag("health_known")} if fresh else found
+        if fresh:
+            found["health_known"] = fields.flag("health_known")
+            found["warnings"] = fields.texts("warnings") if "warnings" in fields.record else []
+        return found
     except NotKnown:
         raise
     except (FileNotFoundError, VgpuError):

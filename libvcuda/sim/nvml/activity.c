@@ -112,14 +112,17 @@ static unsigned collect(const struct sim_board *board, uint64_t last_seen, nvmlP
 		if (!sample->token || sample->time_us <= last_seen || sample->time_us + SAMPLE_MIN_AGE_US > now ||
 		    sample->time_us + SAMPLE_MAX_AGE_US < now)
 			continue;
-		int pid = sim_ledger_pid_of(sample->slot, sample->token);
-		unsigned at = 0;
-		while (at < count && out[at].pid != (unsigned)pid)
+		bool known;
+		pid_t owner = sim_ledger_pid_of(sample->slot, sample->token, &known);
+		if (!owner)
+			continue;
+		unsigned at = 0, pid = sim_nvml_process_pid(owner, known);
+		while (at < count && out[at].pid != pid)
 			at++;
-		if (!pid || (at < count && out[at].timeStamp > sample->time_us))
+		if (at < count && out[at].timeStamp > sample->time_us)
 			continue;
 		out[at] = (nvmlProcessUtilizationSample_t){
-			.pid = (unsigned)pid,
+			.pid = pid,
 			.timeStamp = sample->time_us,
 			.smUtil = sample->busy_permille > 1000 ? 100 : sample->busy_permille / 10,
 			.memUtil = sample->busy_permille > 1000 ? 50 : sample->busy_permille / 20,

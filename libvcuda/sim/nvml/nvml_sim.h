@@ -34,6 +34,9 @@ nvmlReturn_t sim_nvml_activity_board(nvmlDevice_t device, const void *out, struc
 
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *temperature);
 
+/* The pid by which a process of struct sim_process is reported to the caller. */
+unsigned sim_nvml_process_pid(pid_t pid, bool known);
+
 /* Whether the card fell off the bus and has not come back. */
 bool sim_nvml_init_lost(unsigned card);
 

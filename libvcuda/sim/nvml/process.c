@@ -1,7 +1,8 @@
 /*
  * The processes on a card. Drivers since about R515 list those of the caller's PID namespace with its pids (the host's
  * pids on the host; see state/state.h). Older drivers list the host's pids to every caller: VGPU_SIM_PIDS=host in a
- * container's environment makes pids that no process there has.
+ * container's environment makes pids that no process there has. Samples of use (nvml/activity.c) of a process that the
+ * caller's namespace does not have keep the host's pid with every driver, as in NVIDIA's open kernel modules.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,17 +18,27 @@ SIM_TRAMPOLINE(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlDeviceGetGraphics
 
 enum { HOSTS_PID = 1 << 21 };
 
-static unsigned as_told(struct sim_process list[SIM_MAX_SLOTS], unsigned count)
+static bool are_hosts(void)
 {
 	const char *pids = getenv("VGPU_SIM_PIDS");
-	int hosts = pids && !strcmp(pids, "host") ? HOSTS_PID : 0;
+
+	return pids && !strcmp(pids, "host");
+}
+
+unsigned sim_nvml_process_pid(pid_t pid, bool known)
+{
+	return (unsigned)pid + (are_hosts() || !known ? HOSTS_PID : 0);
+}
+
+static unsigned as_told(struct sim_process list[SIM_MAX_SLOTS], unsigned count)
+{
 	unsigned told = 0;
 
 	for (unsigned i = 0; i < count; i++) {
-		if (!hosts && !list[i].known)
+		if (!are_hosts() && !list[i].known)
 			continue;
 		list[told] = list[i];
-		list[told++].pid += hosts;
+		list[told++].pid = (pid_t)sim_nvml_process_pid(list[i].pid, list[i].known);
 	}
 	return told;
 }

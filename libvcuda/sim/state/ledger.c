@@ -282,14 +282,16 @@ enum sim_status sim_ledger_board(unsigned card, struct sim_board *board)
 	return SIM_OK;
 }
 
-pid_t sim_ledger_pid_of(unsigned slot, uint64_t token)
+pid_t sim_ledger_pid_of(unsigned slot, uint64_t token, bool *known)
 {
 	struct sim_file *file;
 	pid_t pid = 0;
 
 	if (slot >= SIM_MAX_SLOTS || sim_state_lock(&file) != SIM_OK)
 		return 0;
-	if (file->slots[slot].token == token && sim_slots_lives(slot, &pid) && !pid)
+	bool lives = file->slots[slot].token == token && sim_slots_lives(slot, &pid);
+	*known = pid != 0;
+	if (lives && !pid)
 		pid = file->slots[slot].pid;
 	if (file->slots[slot].token != token)
 		pid = 0;

@@ -314,8 +314,8 @@ void sim_shares_release(int number);
 void sim_shares_forget(int number);
 /* Copies what changes about the card, as it is now. */
 enum sim_status sim_ledger_board(unsigned card, struct sim_board *board);
-/* The pid of the slot's owner if the slot still has this token; 0: the owner is gone. */
-pid_t sim_ledger_pid_of(unsigned slot, uint64_t token);
+/* As in struct sim_process, the pid of the slot's owner if the slot still has this token; 0: the owner is gone. */
+pid_t sim_ledger_pid_of(unsigned slot, uint64_t token, bool *known);
 
 /* How long time slices, changes of context and kernels take, and what the driver takes by itself. */
 const struct sim_header *sim_state_header(void);

@@ -3,8 +3,8 @@
  * wrappers. On a shared card a container sees its own processes and their use only, never those of other containers.
  *
  * Memory figures come from the usage region, so that lists, totals and limits agree. Times are the driver's, for
- * processes that belong to the container by the kernel's account (base/peers.h). Drivers before R470 or so list the
- * host's pids in a container. No sample can be assigned to a process then, and none is returned.
+ * processes that belong to the container by the kernel's account (base/peers.h). Drivers before R515 or so list the
+ * host's pids in a container. No sample can be assigned to a process then, and use is NOT_SUPPORTED.
  */
 #include "hooks/nvml_processes.h"
 
@@ -205,7 +205,10 @@ static bool listed(unsigned int pid, const struct usage_process *list, unsigned 
 	return false;
 }
 
-/* The container's samples newer than `since`, which the caller frees. */
+/*
+ * The container's samples newer than `since`, which the caller frees. Samples of other pid namespaces have the host's
+ * pids, which the driver leaves as they are where it translates its lists.
+ */
 static struct samples *own_samples(nvmlDevice_t device, const uint8_t uuid[16], unsigned long long since,
 				   nvmlReturn_t *result)
 {
@@ -223,9 +226,9 @@ static struct samples *own_samples(nvmlDevice_t device, const uint8_t uuid[16], 
 		*result = NVML_SUCCESS;
 		count = 0;
 	} else if (*result == NVML_SUCCESS && count) {
-		nvmlReturn_t listed = ask_driver(device, &figures, &ours);
-		*result = listed == NVML_ERROR_INSUFFICIENT_SIZE ? NVML_SUCCESS : listed;
-		count = ours ? count : 0;
+		*result = ask_driver(device, &figures, &ours);
+		if ((*result == NVML_SUCCESS && !ours) || *result == NVML_ERROR_INSUFFICIENT_SIZE)
+			*result = NVML_ERROR_NOT_SUPPORTED;
 	}
 	unsigned int processes = count ? own_processes(device, uuid, own_list) : 0;
 	for (unsigned int i = 0; *result == NVML_SUCCESS && i < count; i++)

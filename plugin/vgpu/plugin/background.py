@@ -94,6 +94,11 @@ class BackgroundServices:
             self._grant_gc_thread.join(JOIN)
         self.probes = self.agent = self._grant_gc = self._grant_gc_thread = None
 
+    def warnings(self) -> list[str]:
+        """The conditions that hold in the services that have a thread of their own."""
+        services = [one for one in (self.agent, self._grant_gc) if one is not None]
+        return [text for one in services for text in list(one.conditions.present.values())]
+
     def handed_over(self, grant_id: str) -> None:
         if self.agent is not None:
             self.agent.handed_over(grant_id)

@@ -162,6 +162,7 @@ class DevicePlugin:
         state: plugin_state.State = {
             "alive": self.is_alive()[0], "ready": self.is_ready()[0], "health_known": self.health_known(),
             "node": os.environ.get(NODE_NAME, ""),
+            "warnings": [*self.conditions.present.values(), *self.background.warnings()],
         }  # fmt: skip
         if self.lock >= 0 and (state != self._state or since_boot() - self._state_written >= plugin_state.EVERY):
             plugin_state.write(self.settings.run_dir, state, self.boot_id, since_boot())

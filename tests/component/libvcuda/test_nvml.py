@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
@@ -122,24 +125,33 @@ def test_ways_to_see_neighbours_are_closed(shared: tuple[SimBox, SimBox]) -> Non
     assert isinstance(seen["rates"], str) or all(0 <= figure <= 100 for figure in seen["rates"])
 
 
-def test_use_is_the_containers_own(sim_box: Callable[..., SimBox]) -> None:
-    """A neighbour that keeps the card busy appears in its own container and in no other."""
-    idle, busy = sim_box("t4x1", nvml=True), sim_box("t4x1", nvml=True)
+@pytest.mark.parametrize("pids", [False, True])
+def test_use_is_the_containers_own(sim_box: Callable[..., SimBox], pids: bool) -> None:
+    """A neighbour that keeps the card busy appears in its own container and in no other, also where both have its pid.
+
+    A driver that gives all containers the host's pids does not say whose use it is.
+    """
+    idle, busy = (sim_box("t4x1", nvml=True, pids=pids) for _ in range(2))
     idle.limit(4 * GIB)
     busy.limit(4 * GIB)
     idle.opened()
     burning = subprocess.Popen(
-        busy.command(sys.executable, "-S", str(BURN), "60"), env=busy.environment, stdout=subprocess.PIPE, text=True
+        busy.command(sys.executable, "-S", str(BURN), "600"), env=busy.environment, stdout=subprocess.PIPE, text=True
     )
     try:
         assert burning.stdout and burning.stdout.readline() == "ready\n"
-        seen = answers_in_use(busy)
-        neighbour = answers(idle)
-        assert neighbour["rates"] == [0, 0]
-        assert neighbour["samples"] == "Not Found"
-        assert [pid for pid, _ in seen["samples"]] == [burning.pid] * len(seen["samples"])
+        seen, neighbour = answers_in_use(busy), answers(idle)
+        (listed,) = [pid for pid, _ in seen["Compute"]]
+        assert [pid for pid, _ in seen["samples"]] == [listed] * len(seen["samples"])
+        assert ([pid for pid, _ in neighbour["Compute"]] == [listed]) == pids
+        assert (neighbour["rates"], neighbour["samples"]) == ([0, 0], "Not Found")
+        for box in (idle, busy) if pids else ():
+            box.environment["VGPU_SIM_PIDS"] = "host"
+            of_host = answers(box)
+            assert (of_host["rates"], of_host["samples"]) == ("Not Supported",) * 2
     finally:
-        burning.kill()
+        program = Path(f"/proc/{burning.pid}/task/{burning.pid}/children").read_text().split() or [str(burning.pid)]
+        os.kill(int(program[0]), signal.SIGKILL)
         burning.communicate()
 
 

@@ -31,14 +31,14 @@ RECORDS: dict[Callable[..., str], tuple[str, ...]] = {
     paths.inventory: (), paths.foreign: (), paths.health: (), paths.presence: ("0a" * 16,), paths.round_record: (),
     paths.common_presence: (),
     paths.grant: ("a" * 32,), paths.device_tags: (), paths.context_sizes: (), paths.driver_upgrade: (),
-    paths.plugin_state: (),
+    paths.plugin_state: (), paths.held_time: (), paths.prepared_claim: ("uid-1",),
 }  # fmt: skip
 #: Those that name a directory of such records, a lock, a socket or a log, or that name no path.
 OTHERS = {
     "containers", "container", "new_container", "ended_container", "mount_source", "staging", "is_container_id",
     "pods", "pods_watched", "is_pod_uid", "ledger_lock", "hook_log", "metrics", "exporter_lock", "vgpud_socket",
     "vgpud_lock", "plugin_lock", "ledger_temporary", "grants", "runtimes", "all_limiter_copies", "limiter_copies",
-    "is_grant_id", "selftest",
+    "is_grant_id", "selftest", "prepared_claims", "held_log",
 }  # fmt: skip
 POD = pods.Pod("uid-1", "default", "train", "node", [], ["c"], {}, {})
 GRANT = Grant("a" * 32, "cores", 10, 1.0)

@@ -9,7 +9,7 @@ import pytest
 from vgpu.config import paths, plugin_state, records
 from vgpu.config.errors import NotKnown
 
-STATE = {"alive": True, "ready": False, "health_known": True}
+STATE = {"alive": True, "ready": False, "health_known": True, "warnings": ["no room"]}
 
 
 def test_a_state_counts_for_a_minute_in_its_boot(tmp_path: Path) -> None:

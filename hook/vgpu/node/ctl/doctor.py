@@ -55,6 +55,7 @@ CHECKS: dict[str, Check] = {
     "CDI": cdi_devices.cdi,
     "card health": card_health.card_health,
     "daemon": node.daemon,
+    "device plugin": node.device_plugin,
     "NVIDIA's runtime": runtimes.nvidia,
     "containers": coexistence.containers,
     "open nodes": coexistence.holders,

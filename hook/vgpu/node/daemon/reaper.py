@@ -180,7 +180,8 @@ def _written(run: str, state: str) -> list[str]:
     many = (paths.containers(run), paths.all_limiter_copies(state))
     below = [f"{directory}/{name}" for directory in many for name in _names(directory)]
     return [
-        run, paths.metrics(run), paths.pods(run), state, paths.grants(state), paths.runtimes(state), *many, *below,
+        run, paths.metrics(run), paths.pods(run), state, paths.grants(state), paths.runtimes(state),
+        paths.prepared_claims(state), *many, *below,
     ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ NEEDS = {
     "card health": ("settings", "driver"),
     "cards in use": ("settings", "driver", "inventory"),
 }
-LAST = "daemon"  #: vgpud warns of what other checks find, too
+LAST = ("daemon", "device plugin")  #: these programs warn of what other checks find, too
 LEAST_TEXT = 12  #: characters of a text that no two causes have in common by accident
 _PROCESS = re.compile(r"\bprocess \d+ \(")
 
@@ -32,7 +32,7 @@ def fold(findings: Sequence[Finding]) -> list[Finding]:
     failed = {item.check for item in findings if item.status == FAILURE}
     causes: dict[int, str] = {}
     before: list[Finding] = []
-    for item in sorted((item for item in findings if item.status != OK), key=lambda item: item.check == LAST):
+    for item in sorted((item for item in findings if item.status != OK), key=lambda item: item.check in LAST):
         other = _repeated(item, before)
         causes[id(item)] = _needed(item, failed) or (other and (causes[id(other)] or other.check)) or ""
         before.append(item)

@@ -1,4 +1,5 @@
-"""Checks of what vgpu and the driver install: settings, driver, nodes, inventory, libvcuda, hook, Python and vgpud.
+"""Checks of what vgpu and the driver install: settings, driver, nodes, inventory, libvcuda, hook, Python, vgpud
+and the device plugin.
 
 Belongs here: these checks. One of them runs the hook with --dry-run for a bundle that the doctor creates. Does not
 belong here: the kernel and the cgroups (vgpu.node.doctor.host), and the runtimes (vgpu.node.doctor.runtimes).
@@ -13,9 +14,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from vgpu.config import compiled, records, standalone
+from vgpu.config import compiled, plugin_state, records, standalone
 from vgpu.config import inventory as inventories
 from vgpu.config import settings as node_settings
+from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Device
 from vgpu.config.request import CORES, MEMORY
@@ -300,6 +302,35 @@ def daemon(context: CheckContext) -> Iterator[Finding]:
         yield Finding("daemon", WARNING, str(warning), do=f"see: {installation.log_of_vgpud()}")
     if not warnings:
         yield Finding("daemon", OK, f"vgpud {answer.get('version')} runs, pid {answer.get('pid')}")
+
+
+#: A part of a warning of the device plugin -> what to do; {api} is a command that asks the API server.
+PLUGIN_REMEDIES = (
+    ("the API server is away", "the plugin tries again; run: {api} get --raw /readyz"),
+    (": 401 ", "its credentials are not valid; run: {api} auth whoami"),
+    (": 403 ", "it lacks a right, see the chart's rbac; run: {api} auth can-i --list"),
+)
+
+
+def device_plugin(context: CheckContext) -> Iterator[Finding]:
+    """What the device plugin warns of, by its record of its own state."""
+    boot = staleness.boot_id(context.path("/proc"))
+    state = plugin_state.read(context.settings.run_dir, boot, since_boot())
+    if not state:
+        yield Finding("device plugin", OK, "none has run on this node since it booted")
+        return
+    log = installation.log_of_plugin()
+    if not state["alive"]:
+        yield Finding("device plugin", WARNING, "it has written nothing for a minute", "it to run", f"see: {log}")
+        return
+    kubeconfig = context.settings.text("kubernetes.kubeconfig")
+    api = f"kubectl --kubeconfig {kubeconfig}" if kubeconfig else "kubectl"
+    warnings = state["warnings"]
+    for text in warnings if isinstance(warnings, list) else []:
+        do = next((do for part, do in PLUGIN_REMEDIES if part in text), f"see: {log}")
+        yield Finding("device plugin", WARNING, text, do=do.format(api=api))
+    if not warnings:
+        yield Finding("device plugin", OK, "runs")
 
 
 def _run(command: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:

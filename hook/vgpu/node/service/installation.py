@@ -39,3 +39,7 @@ def start_vgpud() -> str:
 
 def log_of_vgpud() -> str:
     return "kubectl logs -c vgpud, of " + POD if release() else "journalctl -u vgpud"
+
+
+def log_of_plugin() -> str:
+    return "kubectl logs -c device-plugin, of " + POD if release() else "journalctl -u vgpu-device-plugin"

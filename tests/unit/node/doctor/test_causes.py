@@ -59,6 +59,6 @@ def test_an_entry_that_names_the_missing_hook_follows_from_it() -> None:
 
 def test_the_checks_that_are_named_exist_and_run_before() -> None:
     order = list(doctor.CHECKS)
-    assert {causes.LAST, *causes.NEEDS, *(name for needs in causes.NEEDS.values() for name in needs)} <= set(order)
+    assert {*causes.LAST, *causes.NEEDS, *(name for needs in causes.NEEDS.values() for name in needs)} <= set(order)
     for name, needs in causes.NEEDS.items():
         assert all(order.index(need) < order.index(name) for need in needs), name
