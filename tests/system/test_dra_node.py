@@ -35,7 +35,9 @@ def runs(site: DraSite, *pods: Pod) -> None:
 def test_a_driver_that_is_away_costs_no_claim(site: DraSite) -> None:
     """Its CDI files are gone, then the node boots anew: a start restores those of this boot, kubelet prepares again."""
     first = site.start()
-    site.until(site.published)
+    [attributes, *_] = [device["attributes"] for device in site.until(site.published)]
+    known = [attributes[name] for name in ("architecture", "cudaDriverVersion", "driverVersion")]
+    assert known == [{"string": "Ampere"}, {"version": "12.4.0"}, {"version": "550.54.15"}]
     shared = site.make_claim("shared", 30)
     pods = [site.pod(shared), site.pod(shared), site.pod(site.make_claim("own", 70))]
     runs(site, *pods)
