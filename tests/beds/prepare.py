@@ -30,7 +30,7 @@ PACKAGES = {
 def todo(long: bool) -> dict[str, str]:
     """The call that makes each thing that is missing, by what a reader sees of it. `long`: for the long tests, too."""
     missing = {}
-    fresh = (*fresh_machine.SUPPORTED, fresh_machine.TOO_OLD) if long else fresh_machine.SAMPLE
+    fresh = (*fresh_machine.SUPPORTED, fresh_machine.TOO_OLD) if long else (fresh_machine.SAMPLE,)
     for use, suite in (*ROOTS, *(("fresh", suite) for suite in fresh)):
         if not roots.path(use, suite).exists():
             missing[f"making a {use} {suite} (0.3 GB, a minute)"] = f"roots.made({use!r}, {suite!r})"
