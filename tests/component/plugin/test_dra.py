@@ -219,6 +219,7 @@ def test_a_prepare_that_is_late_after_unprepare_leaves_nothing(bed: Bed) -> None
     assert "expected kubelet to wait" in str(answer)
     assert not bed.record(0).exists()
     assert not bed.cdi()
+    assert driver._calls == {}
 
 
 # Pods that share a claim
