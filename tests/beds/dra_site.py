@@ -230,7 +230,7 @@ class DraSite(Control):
 
     def empty_cdi(self) -> None:
         for path in self.cdi.glob("vgpu.io-claim_*"):
-            path.unlink()
+            path.unlink(missing_ok=True)  # the plugin may be unpreparing the claim
 
     def new_boot(self) -> None:
         """The node has booted: /var/run is empty, and all records are of an earlier boot."""
