@@ -20,7 +20,7 @@ import grpc
 import nodes
 from dra_control import Control, Store
 from dra_kubelet import HEALTH, Call, Due, Object, Pod
-from fake_apiserver import FakeApiServer, pruned
+from fake_apiserver import FakeApiServer
 from google.protobuf import json_format
 from plugin_process import Plugin
 from pod_site import plugin_settings, short_directory
@@ -120,7 +120,6 @@ class SharedStore(Store):
         return made
 
     def set_status(self, claim: Object) -> None:
-        claim = pruned(claim, self.dropped)
         super().set_status(claim)
         self.api.put_object(_path(claim), {"kind": "ResourceClaim", **claim})
 
@@ -231,7 +230,7 @@ class DraSite(Control):
 
     def empty_cdi(self) -> None:
         for path in self.cdi.glob("vgpu.io-claim_*"):
-            path.unlink()
+            path.unlink(missing_ok=True)  # the plugin may be unpreparing the claim
 
     def new_boot(self) -> None:
         """The node has booted: /var/run is empty, and all records are of an earlier boot."""

@@ -14,11 +14,21 @@ from typing import Any
 
 from dra_kubelet import Kubelet, Object, Pod
 from dra_scheduler import GATE, Allocator, Refused, tolerated
-from fake_apiserver import pruned
 
 #: What an API server drops while the gate is off, by the ends of its paths.
 GATED = {GATE: ("allowMultipleAllocations", "requestPolicy", "consumedCapacity", "shareID", "capacity.requests")}
 IMPLICIT = "deviceclass.resource.kubernetes.io/"
+
+
+def _pruned(value: Any, dropped: Collection[str], path: str = "") -> Any:
+    """`value` without the fields whose paths end as one of `dropped`."""
+    if isinstance(value, list):
+        return [_pruned(one, dropped, path) for one in value]
+    if not isinstance(value, dict):
+        return value
+    ends = tuple(f".{end}" for end in dropped)
+    kept = {key: one for key, one in value.items() if not f".{path}.{key}".endswith(ends)}
+    return {key: _pruned(one, dropped, f"{path}.{key}") for key, one in kept.items()}
 
 
 class Store:
@@ -32,7 +42,7 @@ class Store:
         self.claims: dict[tuple[str, str], Object] = {}
 
     def create(self, claim: Object) -> Object:
-        made = copy.deepcopy(pruned(claim, self.dropped))
+        made = _pruned(claim, self.dropped)
         made["metadata"].setdefault("uid", str(uuid.uuid4()))
         self.claims[made["metadata"]["namespace"], made["metadata"]["name"]] = made
         return made

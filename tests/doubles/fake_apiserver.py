@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,6 @@ class FakeApiServer:
         self.patches: list[tuple[str, Object]] = []
         self.forbidden: list[tuple[str, str]] = []  #: (method, part of the path)
         self.page = 500
-        self.dropped: tuple[str, ...] = ()  #: the ends of the paths of fields that are not kept, as with a gate off
         self.bookmarks = 0.0
         self._faults: list[tuple[str, str, str]] = []
         self._history: list[tuple[int, str, Object]] = []
@@ -284,7 +283,7 @@ class FakeApiServer:
 
     def create(self, path: str, body: Object, dry: bool = False) -> tuple[int, Object]:
         """Create a lease, or an object of resource.k8s.io."""
-        at, body = f"{path}/{body['metadata']['name']}", pruned(body, self.dropped)
+        at, body = f"{path}/{body['metadata']['name']}", copy.deepcopy(body)
         with self._change:
             if at in self.objects:
                 return 409, _status(409, "already exists")
@@ -301,7 +300,7 @@ class FakeApiServer:
             told = body["metadata"].get("resourceVersion")
             if told and told != known["metadata"]["resourceVersion"]:
                 return 409, _status(409, "the object has been modified")
-            self.objects[path] = body = pruned(body, self.dropped)
+            self.objects[path] = body = copy.deepcopy(body)
             self._record("MODIFIED", body)
             return 200, copy.deepcopy(body)
 
@@ -349,17 +348,6 @@ def merge(value: Object, patch: Object) -> None:
             merge(inner, item)
         else:
             value[key] = item
-
-
-def pruned(value: Any, dropped: Collection[str], path: str = "") -> Any:
-    """`value` without the fields whose paths end as one of `dropped`."""
-    if isinstance(value, list):
-        return [pruned(one, dropped, path) for one in value]
-    if not isinstance(value, dict):
-        return value
-    ends = tuple(f".{end}" for end in dropped)
-    kept = {key: one for key, one in value.items() if not f".{path}.{key}".endswith(ends)}
-    return {key: pruned(one, dropped, f"{path}.{key}") for key, one in kept.items()}
 
 
 def _selected(selector: str) -> Selected:

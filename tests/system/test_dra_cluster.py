@@ -48,6 +48,8 @@ class Site(cluster_site.Site):
             if found:
                 self.cluster.apply(*found)
         self.cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+        self.kubelet_directory = self.directory / "s"  # a socket's path has 107 characters at most
+        self.kubelet_directory.symlink_to(self.place.lib / "kubelet")
         secrets = self.directory / "run" / SECRETS
         secrets.mkdir(parents=True)
         (secrets / "token").write_text(self.cluster.account(ACCOUNT, NAMESPACE))
@@ -70,10 +72,7 @@ class Site(cluster_site.Site):
         sockets = {"plugin.socket_dir": "/var/lib/kubelet/device-plugins"}
         self.node.change_settings(**{**usual, **sockets})
         self.instance = Instance(self.node)
-        self.instance.registry, self.instance.endpoint = (
-            self.place.lib / "kubelet" / one.relative_to("/var/lib/kubelet")
-            for one in (self.instance.registry, self.instance.endpoint)
-        )
+        self.instance.endpoint = self.kubelet_directory / self.instance.endpoint.relative_to("/var/lib/kubelet")
         self.plugin.start(**cluster_site.ENVIRONMENT, POD_UID=self.instance.uid)
         return self.instance
 
@@ -84,9 +83,9 @@ class Site(cluster_site.Site):
         return wait_for(self.slices, 600, self.plugin.text)  # type: ignore[no-any-return]
 
     def pod(self, name: str, claim: str) -> str:
-        """A pod of the node that names the claim. Returns its uid."""
+        """A pod that names the claim, and that no scheduler binds. Returns its uid."""
         spec = {
-            "nodeName": NODE, "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "i"}],
+            "schedulerName": "none", "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "i"}],
             "resourceClaims": [{"name": "gpu", "resourceClaimName": claim}],
         }  # fmt: skip
         pod = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
@@ -151,6 +150,7 @@ def test_slices_claims_and_further_pods_with_exactly_the_rights_needed(site: Sit
     metadata = {"name": "shared", "ownerReferences": [owner]}
     site.cluster.apply({"apiVersion": API[6:], "kind": "ResourceClaim", "metadata": metadata, "spec": spec})
     claim = site.allocate("shared", first)
+    site.cluster.bind("first")
     assert kubernetes_types.errors([claim]) == [""]
     assert site.call("Prepare", claim)["devices"][0]["cdi_device_ids"] == [
         f"vgpu.io/claim={claim['metadata']['uid']}-0"
@@ -159,7 +159,7 @@ def test_slices_claims_and_further_pods_with_exactly_the_rights_needed(site: Sit
 
     second = site.pod("second", "shared")
     site.allocate("shared", first, second)  # the scheduler reserves first, and binds then
-    site.cluster.kubectl("label", "pod", "second", "seen=again")
+    site.cluster.bind("second")
     wait_for(lambda: [one.pods for one in site.records()] == [[first, second]], 600, site.plugin.text)
     assert api_rights.refused(site.cluster.requests(ACCOUNT, NAMESPACE)) == set()
     granted = {one for one in api_rights.granted(site.objects, ACCOUNT, NAMESPACE) if one[1].startswith(GROUP)}

@@ -11,9 +11,7 @@ from collections.abc import Iterator
 
 import nodes
 import pytest
-from dra_control import GATED
 from dra_kubelet import Pod
-from dra_scheduler import GATE
 from dra_site import DraSite, running
 
 pytestmark = pytest.mark.root
@@ -28,46 +26,6 @@ def site(node: nodes.SimulatedNode) -> Iterator[DraSite]:
         yield made
 
 
-def runs(site: DraSite, *pods: Pod) -> None:
-    site.until(lambda: all(pod.sandbox for pod in pods))
-
-
-def test_a_driver_that_is_away_costs_no_claim(site: DraSite) -> None:
-    """Its CDI files are gone, then the node boots anew: a start restores those of this boot, kubelet prepares again."""
-    first = site.start()
-    site.until(site.published)
-    shared = site.make_claim("shared", 30)
-    pods = [site.pod(shared), site.pod(shared), site.pod(site.make_claim("own", 70))]
-    runs(site, *pods)
-    site.settled()
-    site.kill(first)
-    site.empty_cdi()
-    second = site.start()
-    site.settled()
-    site.kubelet.kill()
-    site.kill(second)
-    site.kubelet.reboot()
-    site.new_boot()
-    site.start()
-    site.kubelet.start()
-    runs(site, *pods)
-    site.settled()
-    for pod in pods:
-        site.delete(pod)
-    site.until(lambda: not site.kubelet.checkpoint)
-    assert (site.records(), site.resolvable(), site.problems()) == ({}, set(), [])
-
-
-def test_nothing_is_prepared_of_what_a_scheduler_gave_with_its_gate_off(site: DraSite) -> None:
-    """Such a scheduler hands the card out as a whole, and writes no consumedCapacity."""
-    site.start()
-    site.until(site.published)
-    site.store.dropped = site.api.dropped = GATED[GATE]
-    pod = site.pod(site.make_claim("whole", 30))
-    site.until(lambda: any(GATE in event for event in pod.events))
-    assert not site.records()
-
-
 @pytest.mark.timeout(7200)
 def test_claims_over_kills_and_rollouts(site: DraSite, request: pytest.FixtureRequest) -> None:
     """By a seed. The full count is 1,000 claims."""
@@ -75,7 +33,9 @@ def test_claims_over_kills_and_rollouts(site: DraSite, request: pytest.FixtureRe
     deck: list[str] = []
     chance, made, pods = random.Random(SEED), 0, list[Pod]()
     site.start()
-    site.until(site.published)
+    [attributes, *_] = [device["attributes"] for device in site.until(site.published)]
+    known = [attributes[name] for name in ("architecture", "cudaDriverVersion", "driverVersion")]
+    assert known == [{"string": "Ampere"}, {"version": "12.4.0"}, {"version": "550.54.15"}]
     while made < count or pods:
         event = chance.choice(
             ("claim", "claim", "claim", "pod", "delete", "delete", "delete") if made < count else ("delete",)

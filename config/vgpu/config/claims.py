@@ -155,15 +155,17 @@ def from_record(record: dict[str, object], source: str) -> Claim:
 
 
 def one_of_each_budget(claims: list[Claim]) -> list[Claim]:
-    """`claims` without those that share the budget of an earlier one."""
-    seen: set[str] = set()
-    found = []
+    """`claims` without those that share the budget of an older one."""
+    oldest: dict[str, Claim] = {}
     for claim in claims:
-        budget = " ".join(claim.prepared) or claim.container
-        if budget not in seen:
-            seen.add(budget)
-            found.append(claim)
-    return found
+        first = oldest.setdefault(_budget(claim), claim)
+        if claim.created < first.created:
+            oldest[_budget(claim)] = claim
+    return [claim for claim in claims if oldest[_budget(claim)] is claim]
+
+
+def _budget(claim: Claim) -> str:
+    return " ".join(claim.prepared) or claim.container
 
 
 def _promised(fields: Fields) -> dict[str, tuple[int, int]]:

@@ -58,11 +58,13 @@ class Card:
     """One GPU. `memory` is in bytes; `links` maps another card's uuid to NV<n>, PIX, PXB, PHB, NODE or SYS.
 
     `context` is how many bytes the driver takes for a CUDA context (0: not known), and `context_source` says who found
-    that out (vgpu.config.context_sizes).
+    that out (vgpu.config.context_sizes). `architecture` is Turing or the like, and `cuda_version` the newest CUDA that
+    the driver serves on the card, as 12.4; "" for either: not known.
     """
 
     __slots__ = (
-        "bus_id", "context", "context_source", "device", "index", "links", "memory", "minor", "name", "numa", "uuid",
+        "architecture", "bus_id", "context", "context_source", "cuda_version", "device", "index", "links", "memory",
+        "minor", "name", "numa", "uuid",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +80,8 @@ class Card:
         links: dict[str, str] | None = None,
         context: int = 0,
         context_source: str = "",
+        architecture: str = "",
+        cuda_version: str = "",
     ) -> None:
         self.uuid = uuid
         self.index = index
@@ -90,6 +94,8 @@ class Card:
         self.links = links or {}
         self.context = context
         self.context_source = context_source
+        self.architecture = architecture
+        self.cuda_version = cuda_version
 
     def label(self) -> str:
         """The card's name in messages."""
@@ -261,4 +267,6 @@ def _card(fields: Fields) -> Card:
         links=fields.mapping("links"),
         context=fields.whole("context") if "context" in fields.record else 0,  # an older vgpu wrote none
         context_source=fields.text("context_source") if "context_source" in fields.record else "",
+        architecture=fields.text("architecture") if "architecture" in fields.record else "",
+        cuda_version=fields.text("cuda_version") if "cuda_version" in fields.record else "",
     )

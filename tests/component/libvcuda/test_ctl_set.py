@@ -127,6 +127,16 @@ def test_a_change_that_does_not_fit_is_refused_and_changes_nothing(
     assert node.in_force("abc1") == (2 * GIB, 30, 30)
 
 
+def test_the_share_of_a_resource_claim_is_not_changed(node: Node) -> None:
+    """The scheduler counts what the claim has."""
+    path = paths.claim(str(node.path / "run"), "abc1")
+    records.write(path, {**records.read(path), "prepared": ["6f1c3c52-0000-4c53-9d3a-6f0f8f0f1a11-0"]})
+    done = node.set("abc1", "--cores", "10")
+    assert isinstance(done.exception, VgpuError), done.output
+    assert "found that of a resource claim" in str(done.exception)
+    assert node.in_force("abc1") == (2 * GIB, 30, 30)
+
+
 def test_it_prints_what_it_changed(node: Node) -> None:
     done = node.set("abc", "--memory", "3Gi", "--cores", "40")
     assert done.stdout == "abc1, card 0: memory 2 GiB -> 3 GiB, cores 30 -> 40, core limit 30 -> 40\n"

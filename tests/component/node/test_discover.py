@@ -192,6 +192,7 @@ def test_cards_as_nvml_of_the_driver_root_reports_them(driver_root: DriverRoot) 
         (1, 6, "0000:3b:00.0", "Direct", 40 << 30, 1),
     ]
     assert found[0].uuid == "GPU-00000000-0000-0000-0000-000000000000"
+    assert (found[0].architecture, found[0].cuda_version) == ("", "")  # this NVML lacks both functions
     assert (found[0].device.path, found[0].device.major, found[0].device.minor) == ("/dev/nvidia7", 195, 7)
     assert found[0].links == {found[1].uuid: "NV4"}
     assert found[1].links == {found[0].uuid: "NV4"}

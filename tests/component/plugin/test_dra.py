@@ -219,6 +219,7 @@ def test_a_prepare_that_is_late_after_unprepare_leaves_nothing(bed: Bed) -> None
     assert "expected kubelet to wait" in str(answer)
     assert not bed.record(0).exists()
     assert not bed.cdi()
+    assert driver._calls == {}
 
 
 # Pods that share a claim
@@ -261,6 +262,18 @@ def test_a_start_restores_the_files_of_this_boot(bed: Bed) -> None:
     bed.start("boot-2")
     assert bed.cdi() == {}
     assert bed.record(0).exists()  # the scheduler's share still counts, until kubelet has prepared or unprepared it
+
+
+def test_a_file_that_is_lost_between_a_boot_and_the_first_round_comes_back(bed: Bed) -> None:
+    """The names of records and of CDI files are then as they were at the start."""
+    bed.claim(0)
+    bed.call(bed.start(), "Prepare", 0)
+    bed.services[0].stop(0)
+    again = bed.start("boot-2")
+    bed.call(again, "Prepare", 0)
+    (bed.path / f"cdi/vgpu.io-claim_{UIDS[0]}.json").unlink()
+    bed.look(again)
+    assert list(bed.cdi()) == [f"vgpu.io-claim_{UIDS[0]}.json"]
 
 
 def test_a_damaged_record_is_set_aside_and_named(bed: Bed) -> None:

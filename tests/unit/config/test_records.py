@@ -138,7 +138,7 @@ SOUND: list[tuple[dict[str, object], object]] = [
         Inventory(
             "550", "boot", 1.0, [Library("/usr/lib/libcuda.so.1", "libcuda.so.1", "libcuda.so.1", "compute")],
             [Binary("/usr/bin/nvidia-smi", "nvidia-smi", "utility")], [DEVICE],
-            [Card(UUID, 0, 0, "0000:01:00.0", "T4", 1 << 34, DEVICE, 0, {UUID: "NV1"}, 324 << 20, "seen")],
+            [Card(UUID, 0, 0, "00:01.0", "T4", 1 << 34, DEVICE, 0, {UUID: "NV1"}, 324 << 20, "seen", "Turing", "12.4")],
         ).record(),
         inventory.from_record,
     ),

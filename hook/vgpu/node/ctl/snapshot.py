@@ -16,7 +16,7 @@ import time
 
 from vgpu.config import inventory as inventories
 from vgpu.config import limits, paths, records, usage
-from vgpu.config.claims import Claim
+from vgpu.config.claims import Claim, one_of_each_budget
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Card
 from vgpu.config.limits import CardLimit
@@ -71,7 +71,8 @@ class Snapshot:
 
     def card_use(self, uuid: str) -> tuple[float | None, int | None]:
         """(percent, bytes) that the containers on a card report together; None where none of them reports anything."""
-        there = [row for row in self.shares if row.limit.uuid == uuid]
+        counted = {claim.container for claim in one_of_each_budget(self.living.claims)}
+        there = [row for row in self.shares if row.limit.uuid == uuid and row.claim.container in counted]
         cores = [row.cores_used for row in there if isinstance(row.cores_used, (int, float))]
         memory = [row.memory_used for row in there if row.memory_used is not None]
         return (round(sum(cores), 1) if cores else None), (sum(memory) if memory else None)

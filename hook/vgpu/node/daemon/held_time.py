@@ -3,7 +3,8 @@
 Belongs here: the sums, which go on over restarts of vgpud and of the node, and the log of all times with their amounts.
 Nothing that a container says is in them: the amounts are those of its claim, from the start of its init to its end. A
 claim that vgpud sees no more ended when the stop hook released it, by that hook's line in hook.log. Without such a line
-it ended when vgpud saw it last. Not here: names (vgpu.node.daemon.container_names), the report (vgpu.node.ctl.report).
+it ended when vgpud saw it last. Of containers with one budget the oldest holds it, and the others hold nothing. Not
+here: names (vgpu.node.daemon.container_names), the report (vgpu.node.ctl.report).
 
 A core second is one second of a whole card. A record in the run directory follows each round, before the round is
 shown, so that no restart of vgpud takes anything back. A copy in the state directory follows each SAVE seconds. After a
@@ -19,7 +20,7 @@ from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from vgpu.config import paths, records
-from vgpu.config.claims import Claim
+from vgpu.config.claims import Claim, one_of_each_budget
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.config.limits import UNLIMITED
@@ -133,11 +134,13 @@ class HeldTime:
         now = self.clock()
         ended = self._stopped(now, sizes)
         names = self.labels.of(claims)
-        for claim in claims:
-            key = (claim.container, claim.pid, claim.start_time)
-            if claim.ready and claim.pid > 0 and key not in ended and lives(claim):
-                self._hold(key, names[claim.container], _amounts(claim, sizes), now)
-        self._miss({(claim.container, claim.pid, claim.start_time): lives(claim) for claim in claims}, now)
+        alive = {_key(claim): lives(claim) for claim in claims}
+        holding = [one for one in claims if one.ready and one.pid > 0 and _key(one) not in ended and alive[_key(one)]]
+        counted = {_key(claim) for claim in one_of_each_budget(holding)}
+        for claim in holding:
+            amounts = _amounts(claim, sizes) if _key(claim) in counted else (0, 0)
+            self._hold(_key(claim), names[claim.container], amounts, now)
+        self._miss(alive, now)
         self._write(now)
 
     def close(self) -> None:
@@ -294,6 +297,10 @@ class HeldTime:
         finally:
             os.close(fd)
         self._lines = []
+
+
+def _key(claim: Claim) -> Key:
+    return claim.container, claim.pid, claim.start_time
 
 
 def _amounts(claim: Claim, sizes: dict[str, int]) -> tuple[int, int] | None:

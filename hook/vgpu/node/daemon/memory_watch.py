@@ -24,7 +24,6 @@ from vgpu.config.inventory import Inventory
 from vgpu.config.limits import UNLIMITED
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger.container_processes import ContainerProcesses
-from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.linux import procfs
 from vgpu.node.daemon.foreign_processes import Listed, listed, rows_of
@@ -151,10 +150,6 @@ class MemoryWatch(Monitor):
                 for one in self.violations.values()
             ],
         }
-
-    def _living(self) -> list[Claim]:
-        ledger = Ledger(self.settings, [], self.proc)
-        return [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
 
     def _collect(self, worker: Worker) -> None:
         self._not_before = self.clock() + self._pause_after(INTERVAL)

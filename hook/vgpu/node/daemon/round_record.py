@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vgpu.config import limits, paths, plugin_state, records, rounds, usage
-from vgpu.config.claims import Claim
+from vgpu.config.claims import Claim, one_of_each_budget
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import NotKnown, VgpuError
 from vgpu.config.inventory import Card, Inventory
@@ -206,12 +206,17 @@ class RoundRecorder:
     def _containers(self, living: list[Claim], figures: dict[Key, Record]) -> list[Record]:
         processes = ContainerProcesses(living, self.proc)
         seen, names = self._seen(living, processes), self.labels.of(living)
+        counted = {claim.container for claim in one_of_each_budget(living)}
         return [
-            self._container(
-                claim, names[claim.container], figures, seen.get(claim.container) or {"pids": _pids(processes, claim)}
-            )
+            {
+                **self._container(
+                    claim, names[claim.container], figures,
+                    seen.get(claim.container) or {"pids": _pids(processes, claim)},
+                ),
+                "counted": claim.container in counted,
+            }
             for claim in living
-        ]
+        ]  # fmt: skip
 
     def _seen(self, living: list[Claim], processes: ContainerProcesses) -> dict[str, dict[str, Any]]:
         """What a reader finds of each share: its pids, and the memory that its programs hold by their own account, by

@@ -90,16 +90,17 @@ class UsageMonitor(Monitor):
         self._not_before = self.clock() + self._pause_after(INTERVAL)
         self._report(worker.error)
         if not worker.error:
-            self.judge(rows_of(worker.result))
+            self.judge(rows_of(worker.result), self._living())
 
-    def judge(self, rows: Rows) -> None:
-        """Compare NVML's samples with the containers' reports, and publish which containers use more."""
+    def judge(self, rows: Rows, living: list[Claim]) -> None:
+        """Compare NVML's samples with the containers' reports, and publish which containers use more. Of containers
+        with one budget the lender has one, and its report is that of all."""
         shares = [share.claim for share in self.lender.shares.values()]
         claims = [claim for claim in shares if claim.pid > 0]
-        container_processes = ContainerProcesses(claims, self.proc)
+        container_processes = ContainerProcesses(living, self.proc)
         reported = self._reported_use()
         for claim in claims:
-            pids = {pid for pid, _ in container_processes.of(claim)}
+            pids = {pid for pid, _ in container_processes.of_budget(claim)}
             for card in claim.cards:
                 key = (claim.container, card.uuid)
                 if key in reported:

@@ -17,8 +17,10 @@ import time
 from collections.abc import Callable
 
 from vgpu.config import records
+from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
+from vgpu.hook.ledger.ledger import Ledger
 from vgpu.node.service.forked import isolate, without_output
 from vgpu.node.service.log import Conditions
 
@@ -143,6 +145,10 @@ class Monitor:
         """Kill the worker and ignore what it has done."""
         self.stop()
         self.worker = None
+
+    def _living(self) -> list[Claim]:
+        ledger = Ledger(self.settings, [], self.proc)
+        return [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
 
     def _due(self) -> bool:
         """Whether a worker may start now."""

@@ -29,6 +29,7 @@ _ANCESTORS = {
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
 _SWITCH = "switch"
+_ARCHITECTURE = "NVML_DEVICE_ARCH_"
 #: NVML's errors that speak of the process that asks, not of a card: no memory or descriptors, or a filter.
 OF_THE_PROCESS = (
     getattr(pynvml, "NVML_ERROR_OPERATING_SYSTEM", 17), pynvml.NVML_ERROR_MEMORY,
@@ -227,7 +228,28 @@ def _card(handle: Any, index: int, dev_dir: str, sys_root: str) -> Card:
         memory=_usable(_memory(handle)),
         device=card_node(dev_dir, minor),
         numa=_numa(handle, bus_id, sys_root),
+        architecture=_architecture(handle),
+        cuda_version=_cuda_version(),
     )
+
+
+def _architecture(handle: Any) -> str:
+    """Turing or the like, by the name of pynvml's constant; "" where the driver or pynvml does not know it."""
+    try:
+        value = pynvml.nvmlDeviceGetArchitecture(handle)
+    except (AttributeError, pynvml.NVMLError):
+        return ""
+    names = (name for name, one in vars(pynvml).items() if one == value and name.startswith(_ARCHITECTURE))
+    name = next(names, "").replace(_ARCHITECTURE, "")
+    return name.capitalize() if name != "UNKNOWN" else ""
+
+
+def _cuda_version() -> str:
+    try:
+        value = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+    except (AttributeError, pynvml.NVMLError):
+        return ""
+    return f"{value // 1000}.{value % 1000 // 10}"
 
 
 def _memory(handle: Any) -> Any:

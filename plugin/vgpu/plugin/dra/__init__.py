@@ -18,12 +18,12 @@ serves.
 
 Slices. One pool, with the node's name; slices `<node>-gpu.vgpu.io-<n>` with up to 64 devices each, `spec.nodeName`, the
 Node as owner. A device is a card, with its uuid in lower case as its name, `gpu-...`, and with
-`allowMultipleAllocations: true`. Attributes: `uuid`, `model` (strings), `driverVersion` (version), `numaNode` (int),
-`nvlinkGroup` (string: cards with one value are linked), `resource.kubernetes.io/pcieRoot`; one that is not known is
-absent. Capacity: `cores` (percent, min 1, step 1) and `memory` (bytes, min 1Mi, step 1Mi); the default of each is the
-whole card. An ill card has the taint `gpu.vgpu.io/ill` with the effect NoSchedule; that of `kubernetes.dra_taint` where
-the card itself is out of order. Nothing is published where the server drops one of these fields, and while grants of
-the device plugin are left on the node.
+`allowMultipleAllocations: true`. Attributes: `uuid`, `model`, `architecture` (strings), `driverVersion`,
+`cudaDriverVersion` (versions), `numaNode` (int), `nvlinkGroup` (string: cards with one value are linked),
+`resource.kubernetes.io/pcieRoot`; one that is not known is absent. Capacity: `cores` (percent, min 1, step 1) and
+`memory` (bytes, min 1Mi, step 1Mi); the default of each is the whole card. An ill card has the taint `gpu.vgpu.io/ill`
+with the effect NoSchedule; that of `kubernetes.dra_taint` where the card itself is out of order. Nothing is published
+where the server drops one of these fields, and while grants of the device plugin are left on the node.
 
 Prepare. Every result of our driver gets one CDI device `vgpu.io/claim=<claim uid>-<n>`, n counted from 0 among the
 claim's results of this driver. `request_names` has the base name. The CDI file is `<cdi_dir>/vgpu.io-claim_<claim

@@ -29,9 +29,11 @@ def prepared(claim: Object, uid: str, boot_id: str, pool: str, devices: dict[str
     name = f"claim {shown(str(metadata.get('namespace')))}/{shown(str(metadata.get('name')))}"
     if metadata.get("uid") != uid:
         raise Final(name, expected=f"the uid {uid}", found=metadata.get("uid"), do="it was made anew: delete the pod")
-    allocated = _object(_object(status, "allocation"), "devices").get("results")
-    found = [one for one in allocated if isinstance(one, dict)] if isinstance(allocated, list) else []
-    mine = [one for one in found if one.get("driver") == DRIVER]
+    allocated = _object(_object(status, "allocation"), "devices")
+    if any(_object(one, "opaque").get("driver") == DRIVER for one in _objects(allocated, "config")):
+        do = "take it out of the claim and of its DeviceClass"
+        raise Final(name, expected="no opaque configuration", found=f"one for {DRIVER}", do=do)
+    mine = [one for one in _objects(allocated, "results") if one.get("driver") == DRIVER]
     pods = _pods(status)
     if not mine:
         raise VgpuError(name, expected=f"an allocation of {DRIVER}", found="none")
@@ -81,8 +83,7 @@ def reserved_for(claim: Object, uid: str) -> list[str]:
 
 def _pods(status: Object) -> list[str]:
     """The uids of the pods for which the claim is reserved."""
-    reserved = status.get("reservedFor")
-    entries = [one for one in reserved if isinstance(one, dict)] if isinstance(reserved, list) else []
+    entries = _objects(status, "reservedFor")
     uids = [str(one.get("uid")) for one in entries if one.get("resource") == "pods" and not one.get("apiGroup")]
     return [uid for uid in uids if paths.is_pod_uid(uid)]
 
@@ -90,3 +91,8 @@ def _pods(status: Object) -> list[str]:
 def _object(value: Object, key: str) -> Object:
     inner = value.get(key)
     return inner if isinstance(inner, dict) else {}
+
+
+def _objects(value: Object, key: str) -> list[Object]:
+    inner = value.get(key)
+    return [one for one in inner if isinstance(one, dict)] if isinstance(inner, list) else []

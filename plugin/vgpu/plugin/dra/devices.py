@@ -130,8 +130,11 @@ def canonical(amount: int) -> str:
 def _attributes(device: Device, driver_version: str) -> Object:
     card = device.card
     found: Object = {"uuid": {"string": card.uuid[:MAX_TEXT]}, "model": {"string": card.name[:MAX_TEXT]}}
-    if version := _version(driver_version):
-        found["driverVersion"] = {"version": version}
+    if card.architecture:
+        found["architecture"] = {"string": card.architecture[:MAX_TEXT]}
+    for name, text in (("driverVersion", driver_version), ("cudaDriverVersion", card.cuda_version)):
+        if version := _version(text):
+            found[name] = {"version": version}
     if card.numa >= 0:
         found["numaNode"] = {"int": card.numa}
     if device.nvlink_group:

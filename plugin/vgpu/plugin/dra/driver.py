@@ -8,9 +8,10 @@ pods end only after it. Not here: the sockets (server). Calls come from several 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -33,6 +34,16 @@ class Wanted(NamedTuple):
     namespace: str
     name: str
     uid: str
+
+
+class InProgress:
+    """What the calls in progress for one claim share. `unprepared` counts the Unprepares among them: a Prepare that
+    began before one of them does nothing. The lock is held while the claim's record is looked at and changed."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.unprepared = 0
+        self.number = 0
 
 
 def _never() -> bool:
@@ -59,21 +70,13 @@ class Driver:
         self.sleep = sleep
         self.devices: dict[str, Device] = {}
         self._guard = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}  # claim uid -> held while its record is looked at and changed
-        self._unprepared: dict[str, int] = {}  # claim uid -> how often; a Prepare that began before does nothing
+        self._calls: dict[str, InProgress] = {}  # by claim uid, while there are any
 
     def prepare(self, wanted: list[Wanted], over: Callable[[], bool] = _never) -> dict[str, PreparedClaim | str]:
         """Claim uid -> the prepared claim, or why not. `over`: whether kubelet no longer waits for the answer."""
-        end = self.clock() + PATIENCE
-        answers: dict[str, PreparedClaim | str] = {}
-        began = {one.uid: self._times_unprepared(one.uid) for one in wanted}
-        pause, left = PAUSE, list(wanted)
-        while True:
-            left = [one for one in left if not self._attempt(one, began[one.uid], answers, over)]
-            if not left or over() or self.clock() + pause > end:
-                break
-            self.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+        with contextlib.ExitStack() as stack:
+            calls = {one.uid: stack.enter_context(self._calling(one.uid)) for one in wanted}
+            answers = self._attempts(wanted, {uid: (one, one.unprepared) for uid, one in calls.items()}, over)
         for one in wanted:
             answer = answers[one.uid]
             if isinstance(answer, str):
@@ -89,8 +92,8 @@ class Driver:
         """Claim uid -> "" or why not. A claim that is not prepared needs nothing."""
         answers = {}
         for one in wanted:
-            with self._of(one.uid):
-                self._unprepared[one.uid] = self._unprepared.get(one.uid, 0) + 1
+            with self._calling(one.uid) as calls, calls.lock:
+                calls.unprepared += 1
                 try:
                     self.claims.remove(one.uid)
                 except (VgpuError, OSError) as error:
@@ -127,18 +130,37 @@ class Driver:
             if _uid_of(found) != claim.uid or not _is_allocated(found):
                 self.unprepare([Wanted(claim.namespace, claim.name, claim.uid)])
 
+    def _attempts(
+        self, wanted: list[Wanted], calls: dict[str, tuple[InProgress, int]], over: Callable[[], bool]
+    ) -> dict[str, PreparedClaim | str]:
+        """The answers. `calls`: by claim uid, with the count of Unprepares at the beginning."""
+        end = self.clock() + PATIENCE
+        answers: dict[str, PreparedClaim | str] = {}
+        pause, left = PAUSE, list(wanted)
+        while True:
+            left = [one for one in left if not self._attempt(one, *calls[one.uid], answers, over)]
+            if not left or over() or self.clock() + pause > end:
+                return answers
+            self.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
     def _attempt(
-        self, one: Wanted, began: int, answers: dict[str, PreparedClaim | str], over: Callable[[], bool]
+        self,
+        one: Wanted,
+        calls: InProgress,
+        began: int,
+        answers: dict[str, PreparedClaim | str],
+        over: Callable[[], bool],
     ) -> bool:
         """Whether the answer is final; it is in `answers` in any case."""
         try:
             api = self.api()
             if api is None:
                 raise VgpuError("API server", expected="access to it", found="none")
-            with self._of(one.uid):
+            with calls.lock:
                 found = api.get(_path(one.namespace, one.name))
                 claim = allocation.prepared(found, one.uid, self.claims.boot_id, self.pool, self.devices)
-                if over() or self._unprepared.get(one.uid, 0) != began:
+                if over() or calls.unprepared != began:
                     raise Final(claim.label(), expected="kubelet to wait for the answer", found="that it does not")
                 self.claims.write(claim)
             answers[one.uid] = claim
@@ -151,7 +173,7 @@ class Driver:
         api = self.api()
         if api is None:
             raise ApiError("unreachable", "no access to the API server")
-        with self._of(claim.uid):
+        with self._calling(claim.uid) as calls, calls.lock:
             known = self.claims.read(claim.uid)
             try:
                 found = allocation.reserved_for(api.get(_path(claim.namespace, claim.name)), claim.uid)
@@ -163,13 +185,18 @@ class Driver:
                 known.pods = found
                 self.claims.write(known)
 
-    def _of(self, uid: str) -> threading.Lock:
+    @contextlib.contextmanager
+    def _calling(self, uid: str) -> Iterator[InProgress]:
         with self._guard:
-            return self._locks.setdefault(uid, threading.Lock())
-
-    def _times_unprepared(self, uid: str) -> int:
-        with self._of(uid):
-            return self._unprepared.get(uid, 0)
+            calls = self._calls.setdefault(uid, InProgress())
+            calls.number += 1
+        try:
+            yield calls
+        finally:
+            with self._guard:
+                calls.number -= 1
+                if not calls.number:
+                    del self._calls[uid]
 
 
 def _path(namespace: str, name: str) -> str:

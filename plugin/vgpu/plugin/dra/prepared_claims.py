@@ -16,12 +16,15 @@ from vgpu.config import paths, prepared, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.prepared import DAMAGED, KIND, PreparedClaim
 from vgpu.config.settings import Settings
+from vgpu.node.service.file_signature import Signature, signature
 
 CDI_VERSION = "0.5.0"  #: the first version in which a device's name may begin with a digit, as a claim's uid may
 STAGES = ("createRuntime", "poststop")
 ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
 TIMEOUT = 60  #: seconds
 CDI_PREFIX, CDI_SUFFIX = "vgpu.io-claim_", ".json"
+
+Listed = tuple[list[tuple[str, Signature]], list[str]]  #: the records, and the names of the CDI files
 
 
 class PreparedClaims:
@@ -31,7 +34,7 @@ class PreparedClaims:
         self.settings = settings
         self.boot_id = boot_id
         self.hook = hook  #: the hook's program, and its options before --prepared
-        self._listed: tuple[list[str], list[str]] | None = None
+        self._agreed: Listed | None = None  # as files and records were when they last agreed
         self.cdi_dir = settings.text("kubernetes.cdi_dir")
 
     def all(self) -> tuple[list[PreparedClaim], dict[str, str]]:
@@ -62,13 +65,13 @@ class PreparedClaims:
 
         A CDI file that is missing comes back, because kubelet does not prepare a claim again while its pod lives. One
         without a record of this boot goes. A damaged record is set aside. Each round calls this: it reads the records
-        only if a file has come or gone.
+        only if a CDI file has come or gone, or a record was written.
         """
-        listed = self._names()
-        if listed == self._listed:
+        if self._agreed == (self._records(), self._cdi_names()):
             return []
         notes = []
         with self._locked():
+            listed = self._records()
             claims, damaged = self.all()
             for uid, message in damaged.items():
                 path = paths.prepared_claim(self.settings.state_dir, uid)
@@ -82,7 +85,7 @@ class PreparedClaims:
             for name in self._cdi_names():
                 if name[len(CDI_PREFIX) : -len(CDI_SUFFIX)] not in present:
                     _unlink(f"{self.cdi_dir}/{name}")
-            self._listed = self._names()
+            self._agreed = (listed, sorted(f"{CDI_PREFIX}{uid}{CDI_SUFFIX}" for uid in present))
         return notes
 
     def _remove_temporary(self) -> None:
@@ -95,12 +98,13 @@ class PreparedClaims:
                 if name.startswith(start) and name.endswith(".tmp"):
                     _unlink(f"{directory}/{name}")
 
-    def _names(self) -> tuple[list[str], list[str]]:
-        """The names of the records, and of the CDI files."""
-        return sorted(_listdir(paths.prepared_claims(self.settings.state_dir))), sorted(self._cdi_names())
+    def _records(self) -> list[tuple[str, Signature]]:
+        """The records' names, each with what changes when it is written."""
+        directory = paths.prepared_claims(self.settings.state_dir)
+        return [(name, signature(f"{directory}/{name}")) for name in sorted(_listdir(directory))]
 
     def _cdi_names(self) -> list[str]:
-        names = _listdir(self.cdi_dir)
+        names = sorted(_listdir(self.cdi_dir))
         return [name for name in names if name.startswith(CDI_PREFIX) and name.endswith(CDI_SUFFIX)]
 
     def _cdi_path(self, uid: str) -> str:

@@ -202,7 +202,7 @@ def _shares(snapshot: Snapshot) -> Iterator[Metric]:
         found = {(item.text("container"), item.text("uuid")) for item in map(Fields, snapshot.fields.items(key))}
         yield family(GAUGE, name, text, SHARE, [
             ((snapshot.node, *one.labels, share.index, share.uuid), float((one.id, share.uuid) in found))
-            for one in snapshot.containers for share in one.shares
+            for one in snapshot.containers for share in one.cards
         ])  # fmt: skip
 
 

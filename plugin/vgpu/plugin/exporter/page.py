@@ -111,7 +111,7 @@ def _card(snapshot: Snapshot, card: Card) -> str:
 
 
 def _on(snapshot: Snapshot, card: Card) -> list[tuple[Container, Share]]:
-    return [(one, share) for one in snapshot.containers for share in one.shares if share.uuid == card.uuid]
+    return [(one, share) for one in snapshot.containers for share in one.cards if share.uuid == card.uuid]
 
 
 def _row(snapshot: Snapshot, one: Container, share: Share, whole: float) -> str:

@@ -107,7 +107,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Container:
-    """A living container with cards."""
+    """A living container with cards. Not `counted`: it shares the budget of an older one, whose figures are of both."""
 
     id: str
     namespace: str
@@ -115,11 +115,17 @@ class Container:
     name: str
     pod_uid: str
     fields: Fields
-    shares: tuple[Share, ...]
+    cards: tuple[Share, ...]
+    counted: bool
 
     @property
     def labels(self) -> tuple[str, ...]:
         return self.namespace, self.pod, self.name
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """What sums over containers count."""
+        return self.cards if self.counted else ()
 
 
 @dataclass(frozen=True)
@@ -163,7 +169,7 @@ def _container(fields: Fields, cards: dict[str, Card]) -> Container:
     shares = {share.uuid: share for share in (_share(item, cards) for item in fields.items("cards")) if share.uuid}
     return Container(
         fields.text("container"), fields.text("namespace"), fields.text("pod"), fields.text("container_name"),
-        fields.text("pod_uid"), fields, tuple(shares.values()),
+        fields.text("pod_uid"), fields, tuple(shares.values()), fields.record.get("counted") is not False,
     )  # fmt: skip
 
 

@@ -61,6 +61,11 @@ def test_the_use_of_a_card_is_the_sum_of_its_containers(node: Node) -> None:
     found = used(node)
     assert found.card_use(uuid_of(0)) == (31.4, 4 * GIB)
     assert found.card_use(uuid_of(1)) == (None, None)
+    for claim in found.living.claims:
+        claim.prepared = ["claim-0"]  # one budget, whose memory each of them shows
+    oldest = min(found.living.claims, key=lambda claim: claim.created).container
+    memory = {row.claim.container: row.memory_used for row in found.shares}
+    assert found.card_use(uuid_of(0))[1] == memory[oldest]
 
 
 def test_output_that_is_no_terminal_is_one_screen_without_colour(node: Node) -> None:

@@ -135,6 +135,19 @@ def test_a_reboot_takes_nothing_back_and_adds_at_most_the_time_between_two_copie
     assert report.names(node.run_dir, node.state_dir) == {"a": "team/web/main"}
 
 
+def test_of_containers_with_one_budget_the_oldest_holds_it(node: Node) -> None:
+    for at, name in enumerate(("second", "first")):
+        claim = node.start(name, SHARE, name=f"team/{name}/main")
+        claim.prepared, claim.created = ["claim-0"], 9.0 - at
+    node.round()
+    node.now += 10
+    assert {pod: sums[0] for pod, sums in node.round().items()} == {"first": 5.0, "second": 0.0}
+    node.stop("first")
+    node.round()
+    node.now += 10
+    assert {pod: sums[0] for pod, sums in node.round().items()} == {"first": 5.0, "second": 5.0}
+
+
 def test_a_container_without_a_stop_hook_ended_when_vgpud_saw_it_last(node: Node) -> None:
     """Its claim stays until the reaper removes it. A line that comes later than vgpud waits counts nothing."""
     node.start("a", SHARE)

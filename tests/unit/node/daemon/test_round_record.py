@@ -120,6 +120,14 @@ def test_a_container_and_its_card(node: Node) -> None:
     assert share["reported"]["waits"] == {"bounds": [0.001, 0.01, 0.1, 1.0], "buckets": [1, 2, 3, 4, 5], "sum": 2.5}
 
 
+def test_of_containers_with_one_budget_one_counts(node: Node) -> None:
+    for name, created in (("b", 9.0), ("a", 8.0), ("c", 10.0)):
+        node.hold(name, procfs.start_time(os.getpid()), created=created)
+    for path in (paths.claim(node.run_dir, name) for name in "ab"):
+        records.write(path, {**records.read(path), "prepared": ["claim-0"]})
+    assert [one["container"] for one in node.round()["containers"] if one["counted"]] == ["a", "c"]
+
+
 def test_refusals_that_a_container_reports_are_an_incident(node: Node) -> None:
     assert node.round()["incidents"] == []
     node.hold("a", procfs.start_time(os.getpid()))

@@ -52,7 +52,8 @@ class Watched:
         self.conditions = Conditions(Log(self.log, False))
         settings = Settings({})
         self.watch = UsageMonitor(settings, self.conditions, lambda *_: pytest.fail("asks"), self.lender)  # type: ignore[arg-type]
-        pids = {"honest": [(10, 1)], "liar": [(20, 1), (21, 1)]}
+        self.living = [share.claim for share in self.lender.shares.values()]
+        pids = {"honest": [(10, 1)], "liar": [(20, 1), (21, 1)], "second": [(30, 1)]}
         monkeypatch.setattr(container_processes.ContainerProcesses, "of", lambda _self, claim: pids[claim.container])
 
     def look(self, said: dict[str, int], seen: dict[int, int]) -> None:
@@ -60,7 +61,7 @@ class Watched:
         self.lender.now += 5 * SECOND
         for name, percent in said.items():
             self.lender.shares[name].used[0] += 5 * SECOND * percent // 100
-        self.watch.judge({UUID: [(pid, percent, 1) for pid, percent in seen.items()]})
+        self.watch.judge({UUID: [(pid, percent, 1) for pid, percent in seen.items()]}, self.living)
 
 
 @pytest.fixture
@@ -86,6 +87,16 @@ def test_a_false_report_is_logged_and_the_container_lent_nothing_until_it_is_hon
 def test_a_region_without_use_counts_as_a_report(watched: Watched) -> None:
     for _ in range(LOOKS + LAG + 1):
         watched.look({}, {10: 5, 20: 60})
+    assert set(watched.lender.parts) == {"liar"}
+
+
+def test_the_report_of_a_budget_is_compared_with_all_its_containers(watched: Watched) -> None:
+    """The lender has the oldest only."""
+    watched.living.append(FakeShare("second", []).claim)
+    for claim in watched.living[1:]:
+        claim.prepared = ["claim-0"]
+    for _ in range(LOOKS + LAG + 1):
+        watched.look({"liar": 5}, {20: 5, 30: 60})
     assert set(watched.lender.parts) == {"liar"}
 
 

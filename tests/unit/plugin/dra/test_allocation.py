@@ -61,6 +61,16 @@ def test_a_claim_that_was_made_anew_is_refused_for_good() -> None:
         prepared(result(), uid="other")
 
 
+def test_a_configuration_for_this_driver_is_refused_and_not_ignored() -> None:
+    claim = ResourceApi().claim("c", UID, [result()], ["pod-1"])
+    config = {"source": "FromClaim", "opaque": {"driver": "another.example", "parameters": {"priority": "high"}}}
+    claim["status"]["allocation"]["devices"]["config"] = [config]
+    assert allocation.prepared(claim, UID, "boot", "n", DEVICES).results
+    config["opaque"]["driver"] = "gpu.vgpu.io"  # type: ignore[index]
+    with pytest.raises(Final, match="expected no opaque configuration, found one for"):
+        allocation.prepared(claim, UID, "boot", "n", DEVICES)
+
+
 @pytest.mark.parametrize(("results", "pods", "line"), [
     ([result(device="gpu-gone")], ("p",), "expected a card of this node, found gpu-gone"),
     ([], ("p",), "expected an allocation of gpu.vgpu.io, found none"),

@@ -9,7 +9,8 @@ from vgpu.plugin.dra import devices
 
 
 def test_a_slice_has_what_the_documents_promise() -> None:
-    cards = [card(at, memory=40 * GIB, numa=0) for at in range(2)]
+    known = {"numa": 0, "architecture": "Ampere", "cuda_version": "12.4"}
+    cards = [card(at, memory=40 * GIB, **known) for at in range(2)]
     for one, other in (cards, cards[::-1]):
         one.links = {other.uuid: "NV4"}
     found = devices.of_cards(cards, Policy(), {cards[1].uuid: "XID 79"}, {cards[1].uuid}, "/nowhere")
@@ -19,7 +20,8 @@ def test_a_slice_has_what_the_documents_promise() -> None:
         "name": uuid_of(0).lower(), "allowMultipleAllocations": True,
         "attributes": {
             "uuid": {"string": uuid_of(0)}, "model": {"string": cards[0].name},
-            "driverVersion": {"version": "570.124.6"}, "numaNode": {"int": 0},
+            "architecture": {"string": "Ampere"}, "driverVersion": {"version": "570.124.6"},
+            "cudaDriverVersion": {"version": "12.4.0"}, "numaNode": {"int": 0},
             "nvlinkGroup": {"string": uuid_of(0).lower()},
         },
         "capacity": {

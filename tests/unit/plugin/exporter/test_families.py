@@ -81,6 +81,14 @@ def test_memory_in_use_is_what_the_programs_see() -> None:
     assert value(found, "vgpu_container_reported_memory_used_bytes", pod="web-1") == 5 * GIB
 
 
+def test_containers_with_one_budget_have_the_series_of_it_once() -> None:
+    made = round_records.record(containers=2)
+    made["containers"][1]["counted"] = False
+    found = exported(made)
+    names = {name for name in found for at, _ in found[name] if "uuid" in at and at.get("pod") == "web-1"}
+    assert names == {"vgpu_container_violation", "vgpu_container_lock_flood"}
+
+
 def test_names_with_quotes_newlines_and_backslashes_stay_what_they_are() -> None:
     odd = 'a"b\\n\n{}, \u00e9\u2028'
     found = exported(round_records.record() | {
