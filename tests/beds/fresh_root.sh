@@ -10,10 +10,11 @@ base=$1 directory=$2 cache=$3 sources=$4 steps=$5
 archives=$cache/${base##*/}
 
 mount --make-rprivate /
-mkdir -p "$directory/upper/var/cache/apt" "$directory/work" "$directory/root" "$archives/partial" "$cache/pip"
-cp -al "$archives" "$directory/upper/var/cache/apt/" 2>/dev/null || cp -a "$archives" "$directory/upper/var/cache/apt/"
-mv "$directory/upper/var/cache/apt/${archives##*/}" "$directory/upper/var/cache/apt/archives"
-root=$directory/root
+fetched=$directory/upper/var/cache/apt/archives root=$directory/root
+mkdir -p "$fetched" "$directory/work" "$root" "$archives/partial" "$cache/pip"
+# Links where the file system allows it. A file in partial may go while this runs: another machine puts it in its place.
+find "$archives" -maxdepth 1 -name '*.deb' -exec \
+	sh -c 'cp -lt "$0" "$@" 2>/dev/null || cp --remove-destination -t "$0" "$@"' "$fetched" {} +
 layers=lowerdir=$base,upperdir=$directory/upper,workdir=$directory/work
 # dpkg waits for the disk after each file. This machine is thrown away, so nothing needs to be on the disk.
 mount -t overlay overlay -o "$layers,volatile" "$root" 2>/dev/null || mount -t overlay overlay -o "$layers" "$root"
