@@ -42,7 +42,7 @@ STRONG = [*CAPABILITIES, "CAP_SYS_ADMIN", "CAP_SYS_PTRACE"]
 OLD_KERNEL = ",".join(map(str, OLD_KERNELS["4.18"]))
 VOLATILE = (
     "hook.log", "hook.log.1", "ledger.lock", "vgpud.sock", "vgpud.lock", "foreign.json", "health.json", "plugin.json",
-    "context-sizes.json", "round.json",
+    "context-sizes.json", "round.json", "held-time.json", "held-time.log",
 )  # fmt: skip
 STAYS = ("run/staging", "run/metrics")  #: the hook's empty directory and vgpud's, made at the first need
 PASSING = ("sim/", "sim-", "vgpud.log", "run/metrics/.")  #: beginnings of names

@@ -36,12 +36,13 @@ def site(site: Site) -> Site:
 def footprint(site: Site, tree: Path, cgroup: str) -> dict[str, int]:
     """The objects on the host that a container may leave behind."""
     settings = site.node.settings
+    held = list(Path(settings.state_dir).glob("held-time.*"))  # vgpud's own, made a minute after its start
     return {
         "mounts that name the node": len(mounts_with(str(site.node.directory.parent))),
         "descriptors of vgpud": site.daemon.open_files(),
         "children of vgpud": len(Path(f"/proc/{site.daemon.pid}/task/{site.daemon.pid}/children").read_text().split()),
         "cgroups of ours": _cgroups(cgroup),
-        "files of the node's state": _files(settings.state_dir),
+        "files of the node's state": _files(settings.state_dir) - len(held),
         "files of the node's run": _files(settings.run_dir) - len(list(site.node.run_dir.glob("hook.log*"))),
         "files in the root file system": _files(str(tree)),
     }

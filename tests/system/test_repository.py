@@ -128,6 +128,7 @@ for name in other expired; do
 	[ $name = other ] || echo faked-system-time 20200101T000000 >>/root/$name/gpg.conf
 	export GNUPGHOME=/root/$name
 	gpg --quick-generate-key "vgpu packages <packages@example.org>" ed25519 sign 1y
+	sed -i s/20200101/20200102/ /root/$name/gpg.conf # each program begins at that time again, before the key was made
 	make repository KEY=packages@example.org INTO=/srv/$name PACKAGES="/srv/vgpu/deb/pool/*.deb /srv/vgpu/rpm/*.rpm"
 	unset GNUPGHOME
 done

@@ -313,7 +313,7 @@ class _Walk:
         if kind in ("null", "bool", "int", "float"):
             try:
                 value = self.loader.construct_object(node)
-            except ValueError:  # !!int x, or too many digits
+            except (ValueError, IndexError):  # !!int x, too many digits, or !!int with nothing
                 value = float("nan")
             if isinstance(value, float) and value - value != 0.0:
                 self.source.wrong(at, _line(node), _KINDS[kind], node.value, "correct the value")

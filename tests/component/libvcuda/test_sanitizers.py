@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -54,15 +55,16 @@ def suite(sanitizers: str, selection: str, directory: Path) -> None:
     environment = {**os.environ, "VGPU_BUILD": str(directory), "VGPU_SANITIZER": runtime}
     suite_of = str(Path(__file__).parent)
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-k", selection, suite_of]
-    done = subprocess.run(
-        ["setarch", "-R", *command],  # ThreadSanitizer needs an address space without randomization
-        cwd=CHECKOUT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as place:  # this pytest's own one would lose its mode
+        done = subprocess.run(
+            ["setarch", "-R", *command],  # ThreadSanitizer needs an address space without randomization
+            cwd=CHECKOUT,
+            env={**environment, "PYTEST_DEBUG_TEMPROOT": place},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout[-6000:]
     assert " passed" in done.stdout
     assert "is not built" not in done.stdout, done.stdout[-6000:]

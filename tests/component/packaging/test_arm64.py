@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,7 +144,9 @@ def test_the_tests_of_gate_and_libvcuda_in_an_emulator(
     for file, selection in tests.items():
         options = ["-q", "-p", "no:cacheprovider", "-m", "not long", "-k", selection]
         command = [sys.executable, "-m", "pytest", *options, file]
-        done = subprocess.run(command, cwd=CHECKOUT, env=emulated, capture_output=True, text=True, check=False)
+        with tempfile.TemporaryDirectory() as place:  # this pytest's own one would lose its mode
+            emulated["PYTEST_DEBUG_TEMPROOT"] = place
+            done = subprocess.run(command, cwd=CHECKOUT, env=emulated, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-6000:]
         assert re.search(r"\b\d\d+ passed", done.stdout), done.stdout[-300:]
         assert "skipped" not in done.stdout, done.stdout[-300:]

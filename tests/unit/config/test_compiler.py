@@ -254,6 +254,7 @@ REFUSED = [
     ("driver: {root: !!python/object:os.system x}", ["F:1: driver.root: expected plain text on one line, found tag "]),
     ("driver: {root: !foo x}", ["F:1: driver.root: expected plain text on one line, found tag !foo"]),
     ("scaling: {cores: !!int x}", ["F:1: scaling.cores: expected a whole number, found x"]),
+    ("scaling: {cores: !!int ''}", ['F:1: scaling.cores: expected a whole number, found ""; correct the value']),
     ("scaling: {<<: 5}", ["F:1: expected an alias of a mapping after <<, found another value"]),
     ("? [a]\n: 1", ["F:1: expected text as a key, found a list or a mapping"]),
     (b"# ok\ndriver: \xff", ["F:2: expected UTF-8, found byte 0xff; save the file as UTF-8"]),
