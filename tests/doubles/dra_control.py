@@ -1,8 +1,7 @@
 """Stand-ins for the control plane around claims: the scheduler's loop and the controllers, for the pods of one node.
 
 Belongs here: claims of templates and of extended resources, reservations, binding, deallocation, eviction by taints,
-and a store in memory. A store of a real API server has the same methods. Nothing here sees pods of the API server, as
-that of the tests is too old to know their claims.
+and a store in memory. A store of a real API server has the same methods.
 """
 
 from __future__ import annotations
