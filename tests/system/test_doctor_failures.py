@@ -1,6 +1,7 @@
-"""Twenty failures of a node: `vgpuctl doctor` names each with a remedy, and the remedy typed as it stands mends it.
+"""Twenty failures of a node: `vgpuctl doctor` names each and says what to do, and is content after that was done.
 
-Eight are of a card, three of the driver, four of the ledger and its disk, three of a registration, two of the API.
+A remedy that is a command is typed as it stands; the others are sentences for people. Eight failures are of a card,
+three of the driver, four of the ledger and its disk, three of a registration, two of the API.
 
 vgpud and the device plugin run on a simulated node, whose run directory is a file system of its own; vgpud looks at
 the cards more often than usual. Programs of NVIDIA's and Kubernetes' are stand-ins: what the real one would do to the

@@ -6,6 +6,7 @@ ones (component/kubelet/test_dra_stand_in.py). Containers with claims are in tes
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 
@@ -16,7 +17,8 @@ from dra_site import DraSite, running
 
 pytestmark = pytest.mark.root
 
-SEED = 37
+SEED = int(os.environ.get("VGPU_SEED") or random.randrange(1 << 30))
+WAITING = 4  #: pods that wait for room, at most
 DISTURBANCES = ("kill", "rollout", "kubelet", "boot", "empty")
 
 
@@ -28,19 +30,20 @@ def site(node: nodes.SimulatedNode) -> Iterator[DraSite]:
 
 @pytest.mark.timeout(7200)
 def test_claims_over_kills_and_rollouts(site: DraSite, request: pytest.FixtureRequest) -> None:
-    """By a seed. The full count is 1,000 claims."""
+    """By a seed. The full count is 1,000 claims, each of which is prepared before its last pod is deleted."""
+    print(f"VGPU_SEED={SEED}")
     count, rate = (1000, 0.05) if request.config.getoption("--long") else (30, 0.15)
     deck: list[str] = []
-    chance, made, pods = random.Random(SEED), 0, list[Pod]()
+    chance, made, pods, prepared = random.Random(SEED), 0, list[Pod](), set[str]()
     site.start()
     [attributes, *_] = [device["attributes"] for device in site.until(site.published)]
     known = [attributes[name] for name in ("architecture", "cudaDriverVersion", "driverVersion")]
     assert known == [{"string": "Ampere"}, {"version": "12.4.0"}, {"version": "550.54.15"}]
     while made < count or pods:
-        event = chance.choice(
-            ("claim", "claim", "claim", "pod", "delete", "delete", "delete") if made < count else ("delete",)
-        )
-        if any(pod.sandbox for pod in pods) and chance.random() < rate:
+        run = [pod for pod in pods if pod.sandbox]
+        waits = len(pods) - len(run) >= WAITING or made == count
+        event = "delete" if waits else chance.choice(("claim", "claim", "claim", "pod", "delete", "delete", "delete"))
+        if run and chance.random() < rate:
             deck = deck or chance.sample(DISTURBANCES, len(DISTURBANCES))
             disturb(site, chance, deck.pop())
         if event == "claim":
@@ -49,14 +52,18 @@ def test_claims_over_kills_and_rollouts(site: DraSite, request: pytest.FixtureRe
         elif event == "pod" and pods:
             pods.append(site.pod(chance.choice(pods).claims["gpu"]))
         elif pods:
-            site.delete(pods.pop(chance.randrange(len(pods))))
+            site.until(lambda: any(pod.sandbox for pod in pods))
+            run = [pod for pod in pods if pod.sandbox]
+            prepared.update(site.records())
+            pods.remove(gone := chance.choice(run))
+            site.delete(gone)
         for _ in range(chance.randrange(10)):
             site.clock.step()
         if chance.random() < 0.2:
             site.settled()
     site.until(lambda: not site.kubelet.checkpoint and not site.waiting)
     site.settled()
-    assert (site.records(), site.resolvable()) == ({}, set())
+    assert (site.records(), site.resolvable(), len(prepared)) == ({}, set(), count)
 
 
 def disturb(site: DraSite, chance: random.Random, what: str) -> None:
