@@ -19,7 +19,7 @@ from checkout import CHECKOUT
 from dra_scheduler import Allocator
 
 from vgpu.hook.placement.placement import Policy
-from vgpu.plugin.dra import devices
+from vgpu.node.service import claim_devices as devices
 
 GROUP = "resource.k8s.io/v1"
 #: A template's requests on two quads of linked cards -> (request, number of the card, cores) of each result.

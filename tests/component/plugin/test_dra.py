@@ -1,7 +1,7 @@
 """The DRA driver on its sockets, with a stand-in for the API server: what kubelet gets, and what is left on the node.
 
 Belongs here: calls over gRPC, records and CDI files over restarts, and the slices at the server. What is prepared of a
-claim is in unit/plugin/dra/test_allocation.py, what a device says in test_devices.py.
+claim is in unit/node/service/test_claim_allocation.py, what a device says in test_claim_devices.py.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from urllib.parse import quote
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.prepared import DRIVER
+from vgpu.node.service import claim_devices
+from vgpu.node.service.claim_allocation import CAPACITY_GATE
+from vgpu.node.service.claim_devices import Device
 from vgpu.node.service.log import Conditions
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
-from vgpu.plugin.dra import devices
-from vgpu.plugin.dra.allocation import CAPACITY_GATE
-from vgpu.plugin.dra.devices import Device
 
 PATH = "/apis/resource.k8s.io/v1/resourceslices"
 WATCH_LIFE = 240  #: seconds after which the server should end a watch
@@ -127,7 +127,7 @@ class Publisher:
     def _wanted(self, api: Api, offer: Offer) -> list[Object]:
         node = api.get(f"/api/v1/nodes/{quote(self.node, safe='')}")
         uid = str(_metadata(node).get("uid"))
-        return devices.slices(offer.devices, self.node, uid, offer.driver_version, offer.effect)
+        return claim_devices.slices(offer.devices, self.node, uid, offer.driver_version, offer.effect)
 
     def _check(self, api: Api, wanted: Object, effect: str) -> None:
         """VgpuError where the server drops a field: by a dry run, with a taint that the cards may need later."""
@@ -136,7 +136,7 @@ class Publisher:
         spec = _object(probe, "spec")
         _object(spec, "pool").update(generation=1, resourceSliceCount=1)
         first = _listed(spec, "devices")[0]
-        spec["devices"] = [{**first, "taints": [devices.taint(effect)]}]
+        spec["devices"] = [{**first, "taints": [claim_devices.taint(effect)]}]
         answer = api.post(PATH, probe, dryRun="All")
         kept = _listed(_object(answer, "spec"), "devices")
         for field, gate in GATED:

@@ -15,10 +15,9 @@ from vgpu.config import grants
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.inventory import Card
 from vgpu.config.settings import COMPILED_PATH, Settings
-from vgpu.node.service import kubelet_resources
+from vgpu.node.service import claim_devices, kubelet_resources
 from vgpu.node.service.log import Conditions
 from vgpu.plugin.apiserver.client import Api, ApiError
-from vgpu.plugin.dra import devices
 from vgpu.plugin.dra.driver import Driver
 from vgpu.plugin.dra.prepared_claims import PreparedClaims
 from vgpu.plugin.dra.publisher import Offer, Publisher
@@ -70,7 +69,7 @@ class DraService:
         """One round. `ill`: card uuid -> why no container should get it. `alone`: no other plugin runs on the node."""
         self._restore()
         policy = kubelet_resources.policy_of(self.settings)
-        found = devices.of_cards(cards, policy, ill, faulty)
+        found = claim_devices.of_cards(cards, policy, ill, faulty)
         self.driver.devices = {device.name: device for device in found}
         self.server.look()
         self.server.health.update(found)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from vgpu.config import paths
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.prepared import DRIVER, PreparedClaim, Result
-from vgpu.plugin.apiserver.client import Object
-from vgpu.plugin.apiserver.pod_objects import quantity
-from vgpu.plugin.dra.devices import Device
+from vgpu.node.service.claim_devices import Device, Object
+from vgpu.node.service.quantities import quantity
 
 CAPACITY_GATE = "DRAConsumableCapacity"
 

@@ -1,7 +1,7 @@
 """The node's cards as devices of Dynamic Resource Allocation.
 
 Belongs here: a device's name, attributes, capacity and taint, and the slices that list the devices, as pure functions.
-Not here: writing the slices (publisher).
+Not here: writing the slices (vgpu.plugin.dra.publisher).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from vgpu.config.inventory import Card
 from vgpu.config.prepared import DRIVER
 from vgpu.config.request import WHOLE_CARD
 from vgpu.hook.placement.placement import Policy, nvlink_groups
-from vgpu.plugin.apiserver.client import Object
+from vgpu.node.service.quantities import canonical
 
+Object = dict[str, object]
 API_VERSION = "resource.k8s.io/v1"
 MAX_DEVICES = 64  #: of a slice whose devices may have taints
 MAX_TEXT = 64  #: characters of an attribute
 NO_SCHEDULE = "NoSchedule"
 TAINT = f"{DRIVER}/ill"
 MIB = 1 << 20
-_UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (MIB, "Mi"))
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,6 @@ def _capacity(value: int, step: int) -> Object:
     """A claim that requests none of it gets all of it."""
     bounds = {"min": canonical(step), "max": canonical(value), "step": canonical(step)}
     return {"value": canonical(value), "requestPolicy": {"default": canonical(value), "validRange": bounds}}
-
-
-def canonical(amount: int) -> str:
-    """A quantity as Kubernetes writes it: with the largest binary unit of which it is a multiple."""
-    return next((f"{amount // unit}{name}" for unit, name in _UNITS if amount and not amount % unit), str(amount))
 
 
 def _attributes(device: Device, driver_version: str) -> Object:

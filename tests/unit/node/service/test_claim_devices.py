@@ -5,7 +5,7 @@ from __future__ import annotations
 from cards import GIB, card, uuid_of
 
 from vgpu.hook.placement.placement import Policy
-from vgpu.plugin.dra import devices
+from vgpu.node.service import claim_devices as devices
 
 
 def test_a_slice_has_what_the_documents_promise() -> None:
@@ -64,8 +64,3 @@ def test_a_slice_has_64_devices_at_most() -> None:
     made = devices.slices(devices.of_cards([card(at) for at in range(65)], Policy(), {}), "n", "u", "1.2", "NoSchedule")
     assert [len(one["spec"]["devices"]) for one in made] == [64, 1]  # type: ignore[index]
     assert {one["spec"]["pool"]["resourceSliceCount"] for one in made} == {2}  # type: ignore[index]
-
-
-def test_quantities_are_written_as_kubernetes_returns_them() -> None:
-    sizes = (100, 1 << 20, 1536 << 20, 40 << 30, 2 << 40)
-    assert [devices.canonical(size) for size in sizes] == ["100", "1Mi", "1536Mi", "40Gi", "2Ti"]

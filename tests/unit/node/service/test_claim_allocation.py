@@ -11,8 +11,9 @@ from resource_api import ResourceApi
 from vgpu.config import prepared as records
 from vgpu.config.errors import VgpuError
 from vgpu.hook.placement.placement import Policy
-from vgpu.plugin.dra import allocation, devices
-from vgpu.plugin.dra.allocation import Final
+from vgpu.node.service import claim_allocation as allocation
+from vgpu.node.service import claim_devices as devices
+from vgpu.node.service.claim_allocation import Final
 
 DEVICES = {one.name: one for one in devices.of_cards([card(0, memory=10 * GIB)], Policy(), {})}
 NAME = next(iter(DEVICES))
