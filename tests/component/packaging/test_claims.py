@@ -24,7 +24,7 @@ from vgpu.node.service import claim_devices as devices
 GROUP = "resource.k8s.io/v1"
 #: A template's requests on two quads of linked cards -> (request, number of the card, cores) of each result.
 SHIPPED = {
-    "share": [("gpu", 0, "30")], "whole-card": [("gpu", 0, "100")], "first-available": [("gpu/small", 0, "30")],
+    "share": [("gpu", 0, "30")], "soft-share": [("gpu", 0, "30")], "whole-card": [("gpu", 0, "100")], "first-available": [("gpu/small", 0, "30")],
     "two-linked-cards": [("gpus", 0, "100"), ("gpus", 1, "100")],
     "halves-of-two-cards": [("one", 0, "50"), ("other", 1, "50")],
 }  # fmt: skip

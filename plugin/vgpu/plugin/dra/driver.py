@@ -18,7 +18,7 @@ from urllib.parse import quote
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.prepared import DRIVER, PreparedClaim
 from vgpu.node.service import claim_allocation
-from vgpu.node.service.claim_allocation import Final
+from vgpu.node.service.claim_configuration import Final
 from vgpu.node.service.claim_devices import Device
 from vgpu.node.service.log import Log
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
