@@ -10,8 +10,8 @@ from vgpu.config import paths
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.prepared import DRIVER, PreparedClaim, Result
 from vgpu.node.service import claim_configuration
-from vgpu.node.service.claim_configuration import Entry, Final, Object
-from vgpu.node.service.claim_devices import Device
+from vgpu.node.service.claim_configuration import Entry, Final
+from vgpu.node.service.claim_devices import Device, Object
 from vgpu.node.service.quantities import quantity
 
 CAPACITY_GATE = "DRAConsumableCapacity"
@@ -57,8 +57,7 @@ def _result(
         raise VgpuError(what, expected="a card of this node", found=result.get("device"), do=do)
     request = str(result.get("request"))
     core_limit, priority = claim_configuration.of_request(name, config, request)
-    consumed = inner(result, "consumedCapacity")
-    cores, memory = _amount(what, consumed, "cores"), _amount(what, consumed, "memory")
+    cores, memory = (device.cores, device.memory) if device.part else _consumed(what, result)
     if not 0 < cores <= device.cores or not 0 < memory <= device.memory:
         expected = f"1 to {device.cores} cores and at most {device.memory} bytes"
         raise Final(what, expected=expected, found=f"{cores} cores and {memory} bytes")
@@ -66,6 +65,11 @@ def _result(
         number, request.partition("/")[0], pool, device.name, device.card.uuid, cores, memory,
         device.is_whole(cores, memory), str(result.get("shareID") or ""), core_limit, priority,
     )  # fmt: skip
+
+
+def _consumed(what: str, result: Object) -> tuple[int, int]:
+    consumed = inner(result, "consumedCapacity")
+    return _amount(what, consumed, "cores"), _amount(what, consumed, "memory")
 
 
 def _amount(what: str, consumed: Object, name: str) -> int:

@@ -12,14 +12,13 @@ from typing import NamedTuple
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.prepared import DRIVER
 from vgpu.config.request import LOW_PRIORITY, MAX_PRIORITY, WHOLE_CARD
+from vgpu.node.service.claim_devices import Object
 
 API_VERSION = f"{DRIVER}/v1"
 KIND = "ShareConfig"
 CORE_LIMIT, PRIORITY = "core-limit", "priority"
 WORDS = {"hard": 0, "soft": WHOLE_CARD}  #: core limits by name: the share itself, and the whole card
 _SOURCES = {"FromClass": "config of its DeviceClass", "FromClaim": "config"}  #: the later one goes before
-
-Object = dict[str, object]
 
 
 class Final(VgpuError):

@@ -1,14 +1,18 @@
 """The node's cards as devices of Dynamic Resource Allocation.
 
-Belongs here: a device's name, attributes, capacity and taint, and the slices that list the devices, as pure functions.
-Not here: writing the slices (vgpu.plugin.dra.publisher).
+Belongs here: a device's name, attributes, capacity and taint, the parts of a card, and the slices that list the
+devices, as pure functions. Not here: writing the slices (vgpu.plugin.dra.publisher).
+
+With parts a card is offered for shares, as two halves, four quarters and eight eighths. All draw on a counter of the
+card's eighths: shares on all of them, once for however many there are. So a card serves shares or parts at a time.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from vgpu.config.inventory import Card
 from vgpu.config.prepared import DRIVER
@@ -16,19 +20,25 @@ from vgpu.config.request import WHOLE_CARD
 from vgpu.hook.placement.placement import Policy, nvlink_groups
 from vgpu.node.service.quantities import canonical
 
-Object = dict[str, object]
 API_VERSION = "resource.k8s.io/v1"
 MAX_DEVICES = 64  #: of a slice whose devices may have taints
 MAX_TEXT = 64  #: characters of an attribute
 NO_SCHEDULE = "NoSchedule"
 TAINT = f"{DRIVER}/ill"
 MIB = 1 << 20
+PARTS = {"half": 4, "quarter": 2, "eighth": 1}  #: how many eighths of a card each has
+EIGHTHS = 8
+MAX_COUNTER_SETS = 8  #: of a slice
+T = TypeVar("T")
+
+Object = dict[str, object]
 
 
 @dataclass(frozen=True)
 class Device:
     """A card that is offered: its capacity is `cores` percent and `memory` bytes, whole MiB. `ill`: why no container
-    should get it now, or "". `faulty`: the card itself is out of order, and not only its driver absent.
+    should get it now, or "". `faulty`: the card itself is out of order, and not only its driver absent. `part`: "" for
+    shares, or a part of the card with its number, such as half-0.
 
     The capacity is the part of the card that scaling leaves to shares, at most the card: no scheduler knows that two
     whole cards do not fit a capacity of 200 cores.
@@ -41,14 +51,24 @@ class Device:
     faulty: bool = False
     pcie_root: str = ""
     nvlink_group: str = ""
+    part: str = ""
 
     def is_whole(self, cores: int, memory: int) -> bool:
-        return cores >= WHOLE_CARD and memory >= self.card.memory // MIB * MIB
+        return not self.part and cores >= WHOLE_CARD and memory >= self.card.memory // MIB * MIB
 
     @property
     def name(self) -> str:
         """The device's name. It depends only on the card, because allocations name it over reboots."""
-        return name_of(self.card)
+        return name_of(self.card) + (f"-{self.part}" if self.part else "")
+
+    @property
+    def kind(self) -> str:
+        """half, quarter, eighth, or "" for shares."""
+        return self.part.partition("-")[0]
+
+    @property
+    def eighths(self) -> int:
+        return PARTS.get(self.kind, EIGHTHS)
 
 
 def name_of(card: Card) -> str:
@@ -70,15 +90,47 @@ def of_cards(
     ]  # fmt: skip
 
 
+def parts_of(device: Device) -> list[Device]:
+    """The halves, quarters and eighths of what the device has for shares, rounded down."""
+    found = [
+        replace(device, part=f"{kind}-{number}", cores=device.cores * size // EIGHTHS,
+                memory=device.memory * size // EIGHTHS // MIB * MIB)
+        for kind, size in PARTS.items() for number in range(EIGHTHS // size)
+    ]  # fmt: skip
+    return [one for one in found if one.cores and one.memory]
+
+
+def counted_out(device: Device, in_use: Collection[str]) -> str:
+    """Why the card's counter leaves no room for the device beside those with the names `in_use`; "" where it does."""
+    shared = name_of(device.card)
+    parts = {name for name in in_use if name.startswith(f"{shared}-")}
+    if not device.part:
+        return "it serves parts now" if parts else ""
+    if shared in in_use or device.name in parts:
+        return "it serves shares now" if shared in in_use else "in use"
+    free = EIGHTHS - sum(PARTS.get(name[len(shared) + 1 :].partition("-")[0], 0) for name in parts)
+    return "" if device.eighths <= free else f"{free} eighths of it free"
+
+
 def _pcie_root(card: Card, sys_root: str) -> str:
     """The card's PCIe root complex, such as pci0000:00, as all drivers name it; "" where sysfs does not have it."""
     path = os.path.realpath(f"{sys_root}/bus/pci/devices/{card.bus_id.lower()}")
     return next((part for part in path.split("/") if part.startswith("pci") and ":" in part), "")
 
 
-def slices(devices: list[Device], node: str, node_uid: str, driver_version: str, effect: str) -> list[Object]:
-    """The ResourceSlices of the node, without generation. None where there is no device."""
-    parts = [devices[start : start + MAX_DEVICES] for start in range(0, len(devices), MAX_DEVICES)]
+def slices(
+    offered: list[Device], node: str, node_uid: str, driver_version: str, effect: str, parts: bool = False
+) -> list[Object]:
+    """The ResourceSlices of the node, without generation. None where there is no device. With `parts` the last ones
+    have the counters: Kubernetes has no slice with devices and counters."""
+    everything = [*offered, *(part for device in offered for part in parts_of(device) if parts)]
+    listed: list[Object] = [
+        {"devices": [described(device, driver_version, effect, parts) for device in some]}
+        for some in _split(everything, MAX_DEVICES)
+    ]  # fmt: skip
+    if parts:
+        sets = [{"name": name_of(device.card), "counters": _counters(EIGHTHS)} for device in offered]
+        listed += [{"sharedCounters": some} for some in _split(sets, MAX_COUNTER_SETS)]
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
     return [
         {
@@ -86,27 +138,39 @@ def slices(devices: list[Device], node: str, node_uid: str, driver_version: str,
             "metadata": {"name": slice_name(node, number), "ownerReferences": [owner]},
             "spec": {
                 "driver": DRIVER, "nodeName": node,
-                "pool": {"name": node, "resourceSliceCount": len(parts)},
-                "devices": [described(device, driver_version, effect) for device in part],
+                "pool": {"name": node, "resourceSliceCount": len(listed)},
+                **content,
             },
         }
-        for number, part in enumerate(parts)
+        for number, content in enumerate(listed)
     ]  # fmt: skip
+
+
+def _split(items: list[T], size: int) -> list[list[T]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _counters(eighths: int) -> Object:
+    return {"eighths": {"value": str(eighths)}}
 
 
 def slice_name(node: str, number: int) -> str:
     return f"{node}-{DRIVER}-{number}"
 
 
-def described(device: Device, driver_version: str, effect: str) -> Object:
-    """The device as a slice has it, with quantities in the form in which the server returns them."""
+def described(device: Device, driver_version: str, effect: str, counted: bool = False) -> Object:
+    """The device as a slice has it, with quantities in the form in which the server returns them. `counted`: it draws
+    on the counter of its card."""
+    shared: Object = {} if device.part else {"allowMultipleAllocations": True}
     made: Object = {
-        "name": device.name, "allowMultipleAllocations": True,
-        "attributes": _attributes(device, driver_version),
+        "name": device.name, **shared,
+        "attributes": attributes(device, driver_version),
         "capacity": {
-            "cores": _capacity(device.cores, 1), "memory": _capacity(device.memory, MIB),
+            "cores": _capacity(device, device.cores, 1), "memory": _capacity(device, device.memory, MIB),
         },
     }  # fmt: skip
+    if counted:
+        made["consumesCounters"] = [{"counterSet": name_of(device.card), "counters": _counters(device.eighths)}]
     if device.ill:
         made["taints"] = [taint(effect if device.faulty else NO_SCHEDULE)]
     return made
@@ -116,15 +180,20 @@ def taint(effect: str) -> Object:
     return {"key": TAINT, "effect": effect}
 
 
-def _capacity(value: int, step: int) -> Object:
-    """A claim that requests none of it gets all of it."""
+def _capacity(device: Device, value: int, step: int) -> Object:
+    """A claim that requests none of it gets all of it. A part is given as it is."""
+    if device.part:
+        return {"value": canonical(value)}
     bounds = {"min": canonical(step), "max": canonical(value), "step": canonical(step)}
     return {"value": canonical(value), "requestPolicy": {"default": canonical(value), "validRange": bounds}}
 
 
-def _attributes(device: Device, driver_version: str) -> Object:
+def attributes(device: Device, driver_version: str = "") -> Object:
+    """Those that are known, in the driver's own domain where a name has none."""
     card = device.card
     found: Object = {"uuid": {"string": card.uuid[:MAX_TEXT]}, "model": {"string": card.name[:MAX_TEXT]}}
+    if device.part:
+        found["part"] = {"string": device.kind}
     if card.architecture:
         found["architecture"] = {"string": card.architecture[:MAX_TEXT]}
     for name, text in (("driverVersion", driver_version), ("cudaDriverVersion", card.cuda_version)):

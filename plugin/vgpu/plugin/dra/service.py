@@ -70,16 +70,18 @@ class DraService:
         self._restore()
         policy = kubelet_resources.policy_of(self.settings)
         found = claim_devices.of_cards(cards, policy, ill, faulty)
-        self.driver.devices = {device.name: device for device in found}
+        parts = [part for device in found for part in claim_devices.parts_of(device)]
+        self.driver.devices = {device.name: device for device in [*found, *parts]}  # parts of before the setting, too
+        with_parts = self.settings.flag("kubernetes.dra_parts")
         self.server.look()
-        self.server.health.update(found)
+        self.server.health.update([*found, *parts] if with_parts else found)
         if not self._threads:
             self._start()
         if alone and found:
             left = grants.count(self.settings.state_dir)
             withheld = f"{left} grants of the device plugin are left on this node: drain it" if left else ""
             effect = self.settings.text("kubernetes.dra_taint")
-            self.publisher.offer(Offer(found, version, effect, withheld))
+            self.publisher.offer(Offer(found, version, effect, withheld, with_parts))
 
     def _restore(self) -> None:
         for note in self.claims.restore():
@@ -97,7 +99,8 @@ class DraService:
             return False, "the DRA driver is not registered with kubelet"
         if not self.publisher.published:
             return False, "no card is published: " + (self.conditions.present.get("resource slices") or "not yet")
-        return True, f"registered, {len(self.driver.devices)} cards published"
+        cards = sum(not device.part for device in self.driver.devices.values())
+        return True, f"registered, {cards} cards published"
 
     def stop(self, grace: float) -> None:
         self._stopped.set()
