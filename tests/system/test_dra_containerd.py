@@ -161,9 +161,9 @@ def test_a_share_that_was_freed_by_force_is_waited_for(site: RuntimeSite) -> Non
         patch.setattr(instance, "serve", late)
         patch.setattr(site, "started", functools.partial(threads.submit, again))
         site.delete(old, by_force=True)
-        site.until(lambda: refused)
-        assert "default/old" in refused[0]
+        site.until(lambda: refused or running_pods)
         may_end.set()
+        assert refused and "default/old" in refused[0]
         site.until(lambda: running_pods)
     site.seen(new, "result 0")
     site.settled()

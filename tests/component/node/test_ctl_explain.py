@@ -107,6 +107,7 @@ def test_the_claims_of_a_manifest(node: nodes.SimulatedNode, tmp_path: Path) -> 
     good, bad = explain(node, str(path), status=1)["claims"]
     wanted = "30 cores and 8192 MiB, at most 100 cores while the card is idle, first with idle time"
     assert [(one["request"], one["wanted"], len(one["cards"])) for one in good["requests"]] == [("gpu", wanted, 1)]
+    assert good["notes"] == ["this node offers no card by claims: kubernetes.dra is false"]
     assert bad["error"].startswith("claim default/soft-share: config: core-limit: expected hard, soft or a whole")
     command = [*node.vgpuctl_command(), "explain", str(path)]
     done = subprocess.run(command, env=node.environment(), capture_output=True, text=True, check=False)

@@ -79,6 +79,7 @@ class Node:
         self.ledger = ledger
         self.policy = Policy(policy.name, min(policy.cores_scaling, 1.0), min(policy.memory_scaling, 1.0))
         whole = claim_devices.of_cards(ledger.cards, policy, ledger.ill())
+        self.offers = settings.flag("kubernetes.dra")
         self.counted = settings.flag("kubernetes.dra_parts")
         parts = [part for device in whole for part in claim_devices.parts_of(device)] if self.counted else []
         self.devices = {device.name: device for device in [*whole, *parts]}
@@ -176,7 +177,7 @@ def _explained(metadata: Object, devices: Object, classes: dict[str, Object], no
     named = {"namespace": metadata.get("namespace") or "default", "name": metadata.get("name"), "uid": _UID}
     label = claim_allocation.label(named)
     requests: list[Placed] = []
-    notes: list[str] = []
+    notes = [] if node.offers else ["this node offers no card by claims: kubernetes.dra is false"]
     try:
         choices = [list(itertools.chain(*slots)) for slots in _choices(label, devices, classes, node, notes)]
         fits = (node.fit(slots, objects(devices, "constraints"), []) for slots in choices)
@@ -231,8 +232,8 @@ def _asked(
     cores, memory = (str(amounts.get(key) or "") for key in ("cores", "memory"))
     everything = request.get("allocationMode") == "All"
     count = len(node.of(part)) if everything else request.get("count", 1)
-    if type(count) is not int or count < 1:
-        raise VgpuError(f"{claim}: {label}: count", expected="a whole number from 1", found=count)
+    if type(count) is not int or not 0 < count <= prepared.MAX_RESULTS:
+        raise VgpuError(f"{claim}: {label}: count", expected=f"1 to {prepared.MAX_RESULTS}", found=count)
     return [Asked(label, name, part, cores, memory)] * count
 
 
