@@ -96,6 +96,9 @@ def test_a_node_changes_what_is_its_own_only(user: str, node: str, kind: str, ta
     if kind == "ResourceSlice":
         changed |= {"apiVersion": "resource.k8s.io/v1", "spec": {"driver": "gpu.vgpu.io", "pool": {"name": "p"}}}
         changed["spec"] |= {"nodeName": target} if target else {"allNodes": True}
+        chart = policies(admission={"enabled": True}, dra={"enabled": True})
+        rules = chart["vgpu-own-node"]["matchConstraints"]["resourceRules"]
+        assert any("resourceslices" in one["resources"] and verb in one["operations"] for one in rules)
     assert answer("vgpu-own-node", changed, username=user, extra=extra, operation=verb) == expected
 
 
