@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import helm
 import nodes
 from dra_control import Control, Store
 from dra_kubelet import HEALTH, Call, Due, Object, Pod
@@ -26,11 +27,12 @@ from plugin_process import Plugin
 from pod_site import plugin_settings, short_directory
 
 from vgpu.config import prepared
+from vgpu.node.service.claim_devices import EIGHTHS, PARTS
 from vgpu.plugin.kubelet.proto import dra_v1_pb2, dra_v1beta1_pb2, pluginregistration_pb2, services
 
 NODE, DRIVER = "n", "gpu.vgpu.io"
 API = "/apis/resource.k8s.io/v1"
-CLASS = {"spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}}
+SETTINGS = {"kubernetes.api": "auto", "kubernetes.dra": True, "kubernetes.dra_parts": True}
 PROTOCOLS = {"v1": dra_v1_pb2, "v1beta1": dra_v1beta1_pb2, "pluginregistration": pluginregistration_pb2}
 SPEED = 20  #: kubelet's seconds in one of ours, for what it waits for by itself; deadlines of calls are as they are
 PATIENCE = 600.0  #: seconds for anything that happens at all
@@ -145,12 +147,15 @@ class DraSite(Control):
         self.api.nodes[NODE]["metadata"]["uid"] = str(uuid.uuid4())
         directory = node.directory
         self.sockets = short_directory()
-        settings = plugin_settings(self.sockets, **{"kubernetes.api": "auto", "kubernetes.dra": True})
+        settings = plugin_settings(self.sockets, **SETTINGS)
         kubeconfig = self.api.kubeconfig(directory / "kubeconfig")
         self.cdi = cdi or directory / "cdi"  #: where the runtime looks
         node.change_settings(**{**settings, "kubernetes.kubeconfig": kubeconfig, "kubernetes.cdi_dir": str(self.cdi)})
         super().__init__(SharedStore(self.api), self.clock)
-        self.store.classes[DRIVER] = CLASS
+        for one in helm.objects(values={"dra": {"enabled": True, "parts": True}}):
+            if one["kind"] == "DeviceClass":
+                self.store.classes[one["metadata"]["name"]] = one
+                self.api.put_object(f"{API}/deviceclasses/{one['metadata']['name']}", one)
         self.instances: list[Instance] = []
         self.given: dict[str, list[str]] = {}  #: pod uid -> CDI devices of its claims
 
@@ -193,7 +198,7 @@ class DraSite(Control):
         return f"{events} {self.reasons} {[one.text()[-1500:] for one in self.instances]}"
 
     def published(self) -> list[Object]:
-        return [device for one in self.store.slices for device in one["spec"]["devices"]]
+        return [device for one in self.store.slices for device in one["spec"].get("devices", ())]
 
     def make_claim(self, name: str, cores: int, memory: str = "1Gi") -> str:
         requests = {"cores": str(cores), "memory": memory}
@@ -210,6 +215,12 @@ class DraSite(Control):
             "containers": [{"name": "main", "resources": {"claims": [{"name": "gpu"}]}}],
         }
         return self.create({"metadata": {"name": name or f"{claim}-{uuid.uuid4().hex[:4]}"}, "spec": spec})
+
+    def part_pod(self, part: str, name: str) -> Pod:
+        """A pod with one container that asks for a part of a card as for a resource of a device plugin."""
+        limits = {f"{DRIVER}/{part}": "1"}
+        spec = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
+        return self.create({"metadata": {"name": name}, "spec": spec})
 
     def _bind(self, pod: Pod) -> None:
         """With the pod's own object at the API server, from which the plugin learns of a claim's further pods."""
@@ -265,9 +276,7 @@ class DraSite(Control):
                 results = claim["status"]["allocation"]["devices"]["results"]
                 if record is None or pod.uid not in record.pods:
                     found.append(f"{name} is lost to {pod.object['metadata']['name']}: {record and record.pods}")
-                elif [one.cores for one in record.results] != [
-                    int(one["consumedCapacity"]["cores"]) for one in results
-                ]:
+                elif [one.cores for one in record.results] != [cores_of(one) for one in results]:
                     found.append(f"{name} has other cores than the scheduler gave")
             if pod.sandbox and not pod.deleted and not set(self.given.get(pod.uid, ["none"])) <= self.resolvable():
                 found.append(f"a CDI device of {pod.object['metadata']['name']} does not resolve")
@@ -279,14 +288,24 @@ class DraSite(Control):
             if one.partition("=")[2].rpartition("-")[0] not in records
         ]
         cores: dict[str, int] = {}
+        serves: dict[str, set[bool]] = {}
         for record in records.values():
             for result in record.results:
                 cores[result.card] = cores.get(result.card, 0) + result.cores
+                serves.setdefault(result.card, set()).add(result.device == result.card.lower())
+        found += [f"{card} serves shares and parts" for card, kinds in serves.items() if len(kinds) > 1]
         return found + [f"{card} has {sum_} cores" for card, sum_ in cores.items() if sum_ > 100]
 
     def settled(self) -> None:
         """Everything is as it has to be, maybe after the plugin's next round."""
         self.until(lambda: not self.problems(), lambda: f"{self.problems()} {self.what_happened()}")
+
+
+def cores_of(result: Object) -> int:
+    """Of a share as consumed, of a part by its name."""
+    part = result["device"].split("-")[-2]
+    consumed = result.get("consumedCapacity", {"cores": 100 * PARTS.get(part, 0) // EIGHTHS})
+    return int(consumed["cores"])
 
 
 @contextmanager

@@ -6,6 +6,7 @@ them. kubelet repeats a call that has failed, and a start of the driver comes fi
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +59,11 @@ class DriverBed:
         return subprocess.run(command, capture_output=True, timeout=600, check=False)
 
     def before(self, what: str) -> None:
-        """The state in which it is done: nothing, a prepared claim, or one whose CDI file and another's are wrong."""
+        """The state in which it is done: nothing, a prepared claim, or one whose CDI file and another's are wrong.
+
+        No directory is left of the round before, because the first preparation makes them."""
+        for directory in (self.state, self.cdi):
+            shutil.rmtree(directory, ignore_errors=True)
         if what != "prepare":
             self.run("prepare")
         if what == "restore":

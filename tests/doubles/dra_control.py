@@ -12,10 +12,14 @@ from collections.abc import Collection
 from typing import Any
 
 from dra_kubelet import Kubelet, Object, Pod
-from dra_scheduler import GATE, Allocator, Refused, tolerated
+from dra_scheduler import COUNTERS, GATE, Allocator, Refused, tolerated
 
 #: What an API server drops while the gate is off, by the ends of its paths.
-GATED = {GATE: ("allowMultipleAllocations", "requestPolicy", "consumedCapacity", "shareID", "capacity.requests")}
+GATED = {
+    GATE: ("allowMultipleAllocations", "requestPolicy", "consumedCapacity", "shareID", "capacity.requests"),
+    COUNTERS: ("sharedCounters", "consumesCounters"),
+    "DRAExtendedResource": ("extendedResourceName",),
+}
 IMPLICIT = "deviceclass.resource.kubernetes.io/"
 
 
@@ -68,7 +72,9 @@ class Store:
 class Control:
     """The control plane of `kubelet`'s node. Containers are up to subclasses: `started` and `stopped`."""
 
-    def __init__(self, store: Any, time: Any, gates: Collection[str] = (GATE,), without: Collection[str] = ()) -> None:
+    def __init__(
+        self, store: Any, time: Any, gates: Collection[str] = (GATE, COUNTERS), without: Collection[str] = ()
+    ) -> None:
         self.store, self.gates = store, frozenset(gates)
         self.rounding = "rounding" not in without
         self.kubelet = Kubelet(time, self, without)

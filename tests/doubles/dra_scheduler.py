@@ -1,7 +1,7 @@
 """Stand-in for Kubernetes' scheduler where claims are allocated: which devices a claim gets, and how much of each.
 
-Belongs here: requests with their alternatives and counts, capacities and their rounding, constraints, taints. Of the
-selectors' language only a comparison of the driver's name is understood. Who owns and reserves claims: dra_control.py.
+Belongs here: requests with their alternatives and counts, capacities and their rounding, counters, constraints, taints.
+Of the selectors' language only the shipped DeviceClasses' is understood. Who owns and reserves claims: dra_control.py.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import Any
 Object = dict[str, Any]
 Device = tuple[str, str, Object]  #: driver, pool, device of a slice
 
-GATE = "DRAConsumableCapacity"
+GATE, COUNTERS = "DRAConsumableCapacity", "DRAPartitionableDevices"
 UNITS = {"": 1, "m": Decimal("0.001"), "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 UNITS |= {"Ti": 1 << 40, "T": 10**12}
 _SELECTOR = re.compile(r"""\s*device\.driver\s*==\s*(["'])([^"']+)\1\s*""")
+_WITH = re.compile(r"'(\w+)' in (device\.attributes\['([^']+)'\]) && \2\.\1 == '(\w+)'")
+_WITHOUT = re.compile(r"!\('(\w+)' in device\.attributes\['([^']+)'\]\)")
 
 
 class Refused(Exception):
@@ -77,7 +79,7 @@ class Allocator:
         slices: Sequence[Object],
         classes: dict[str, Object],
         allocations: Sequence[Object],
-        gates: frozenset[str] = frozenset({GATE}),
+        gates: frozenset[str] = frozenset({GATE, COUNTERS}),
         rounding: bool = True,
     ) -> None:
         self.classes, self.gates, self.rounding = classes, gates, rounding
@@ -87,6 +89,11 @@ class Allocator:
             for device in one["spec"].get("devices", ())
         ]
         self.taken = [result for one in allocations for result in one["devices"].get("results", ())]
+        self.counters = {
+            (one["spec"]["driver"], one["spec"]["pool"]["name"], each["name"]): each["counters"]
+            for one in slices
+            for each in one["spec"].get("sharedCounters", ())
+        }
 
     def allocate(self, claim: Object) -> Object | None:
         """The claim's allocation, or None if there is no room."""
@@ -97,7 +104,7 @@ class Allocator:
             slots = [(label, request) for label, request in chosen for _ in range(self._count(request))]
             results = self._fill(slots, [], devices.get("constraints", ()))
             if results is not None and slots:
-                return {"devices": {"results": results, **_configuration(devices)}}
+                return {"devices": {"results": results, **self._configuration(chosen, devices)}}
         return None
 
     def _check_gate(self, claim: Object, requests: Sequence[Object]) -> None:
@@ -137,6 +144,8 @@ class Allocator:
             if by_effect and tolerated(taint, request.get("tolerations", ())) is None:
                 return None
         same += [one for one in self.taken if here.items() <= one.items()]
+        if not same and not self._counted(at, results):
+            return None
         result = {"request": label, **here}
         if not device.get("allowMultipleAllocations"):
             return None if same else result
@@ -154,14 +163,47 @@ class Allocator:
             amounts[name] = takes
         return amounts
 
+    def _counted(self, at: Device, results: Sequence[Object]) -> bool:
+        """Whether the counters have room for the device. One draws on them once, however many share it."""
+        if at[2].get("consumesCounters") and COUNTERS not in self.gates:
+            return False
+        used = {(one["driver"], one["pool"], one["device"]) for one in [*self.taken, *results]}
+        drawn = [at, *(one for one in self.devices if (*one[:2], one[2]["name"]) in used)]
+        for needed in at[2].get("consumesCounters", ()):
+            for name, total in self.counters[(*at[:2], needed["counterSet"])].items():
+                found = [
+                    amount(one["counters"][name]["value"])
+                    for other in drawn
+                    for one in other[2].get("consumesCounters", ())
+                    if other[:2] == at[:2] and one["counterSet"] == needed["counterSet"] and name in one["counters"]
+                ]
+                if sum(found) > amount(total["value"]):
+                    return False
+        return True
+
+    def _configuration(self, chosen: Sequence[tuple[str, Object]], devices: Object) -> Object:
+        """That of the classes first, for the requests of each."""
+        listed = [
+            {"source": "FromClass", "requests": [label], **one}
+            for label, request in chosen
+            for one in self.classes[request["deviceClassName"]]["spec"].get("config", ())
+        ]
+        listed += [{"source": "FromClaim", **one} for one in devices.get("config", ())]
+        return {"config": listed} if listed else {}
+
     def _selected(self, request: Object, at: Device) -> bool:
         """Whether the device is of the request's class. Its own selectors are read, too."""
         selectors = [*self.classes[request["deviceClassName"]]["spec"].get("selectors", ())]
-        return all(_selects(one["cel"]["expression"], at[0]) for one in [*selectors, *request.get("selectors", ())])
+        return all(_selects(one["cel"]["expression"], at) for one in [*selectors, *request.get("selectors", ())])
 
     def _hold(self, constraints: Sequence[Object], results: Sequence[Object]) -> bool:
         for one in constraints:
-            meant = [result for result in results if result["request"] in one.get("requests", (result["request"],))]
+            names = one.get("requests")
+            meant = [
+                result
+                for result in results
+                if not names or {result["request"], result["request"].partition("/")[0]} & {*names}
+            ]
             name = one.get("matchAttribute") or one["distinctAttribute"]
             values = [str(self._attribute(result, name)) for result in meant]
             if "None" in values or len(set(values)) != (
@@ -187,13 +229,13 @@ def _alternatives(request: Object) -> Iterator[tuple[str, Object]]:
         yield f"{request['name']}/{one['name']}", one
 
 
-def _selects(expression: str, driver: str) -> bool:
-    found = _SELECTOR.fullmatch(expression)
-    if found is None:
-        raise ValueError(f"the stand-in reads no selector but device.driver == '...': {expression}")
-    return found[2] == driver
-
-
-def _configuration(devices: Object) -> Object:
-    listed = [{"source": "FromClaim", **one} for one in devices.get("config", ())]
-    return {"config": listed} if listed else {}
+def _selects(expression: str, at: Device) -> bool:
+    if found := _SELECTOR.fullmatch(expression):
+        return found[2] == at[0]
+    without, with_ = _WITHOUT.fullmatch(expression), _WITH.fullmatch(expression)
+    if not without and not with_:
+        raise ValueError(f"the stand-in reads no such selector: {expression}")
+    name, domain = (without[1], without[2]) if without else (with_[1], with_[3])  # type: ignore[index]
+    attributes = at[2].get("attributes", {})
+    value = attributes.get(f"{domain}/{name}", attributes.get(name) if domain == at[0] else None)
+    return value is None if without else value == {"string": with_[4]}  # type: ignore[index]

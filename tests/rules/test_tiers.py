@@ -43,7 +43,6 @@ ELSEWHERE = {
     "plugin/apiserver/pods": "component/plugin/test_agent.py",
     "plugin/cards/health": "component/plugin/test_health_at_kubelet.py",
     "plugin/command": "rules/test_loaded_modules.py",
-    "plugin/dra/publisher": "component/plugin/test_dra.py",
     "plugin/exporter/main": "component/plugin/test_exporter.py",
     "plugin/kubelet/proto/messages": "unit/plugin/kubelet/proto/test_generate.py",
     "plugin/release/node_object": "system/test_plugin_cluster_node.py",

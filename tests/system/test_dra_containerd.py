@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import containerd_bed
@@ -12,11 +15,14 @@ import pytest
 from container_site import GIB, MIB, pairs
 from cri_client import CriError
 from daemons import wait_for
-from dra_kubelet import Object, Pod
-from dra_site import DraSite, running
+from dra_kubelet import Call, Object, Pod
+from dra_site import PATIENCE, DraSite, running
+
+from vgpu.config import inventory
 
 pytestmark = pytest.mark.root
 
+LOOK = ["sh", "-c", "cudaprobe info; exec sleep 86400"]
 ALLOC = ["sh", "-c", "cudaprobe alloc 250 20; exec sleep 86400"]
 HOLD = ["sh", "-c", "cudaprobe hold 2000 /end; exec sleep 86400"]
 
@@ -35,6 +41,11 @@ class RuntimeSite(DraSite):
         name = f"p{len(self.commands)}"
         self.commands[name] = command
         return self.pod(claim, name)
+
+    def run_part(self, part: str, command: list[str]) -> Pod:
+        name = f"p{len(self.commands)}"
+        self.commands[name] = command
+        return self.part_pod(part, name)
 
     def started(self, pod: Pod, devices: dict[str, list[Object]]) -> None:
         super().started(pod, devices)
@@ -82,9 +93,8 @@ def site(bed: containerd_bed.Containerd) -> Iterator[RuntimeSite]:
 
 
 def test_each_sees_its_consumed_capacity_and_the_fourth_waits(site: RuntimeSite) -> None:
-    look = ["sh", "-c", "cudaprobe info; exec sleep 86400"]
     claims = [site.make_claim(f"c{number}", 30, f"{number + 2}Gi") for number in range(4)]
-    pods = [site.run(claim, look) for claim in claims]
+    pods = [site.run(claim, LOOK) for claim in claims]
     for number, pod in enumerate(pods[:3]):
         found = site.seen(pod, "nvml_total")
         assert {found["card0.total"], found["card0.nvml_total"]} == {str((number + 2) * GIB)}
@@ -109,6 +119,54 @@ def test_pods_on_one_claim_share_it_and_a_stranger_is_refused(site: RuntimeSite)
     container = stranger.create(ALLOC, cdi_devices=site.given[first.uid])
     with pytest.raises(CriError, match="expected a reservation for the pod"):
         stranger.start(container)
+
+
+def test_a_card_serves_a_half_or_shares(site: RuntimeSite) -> None:
+    """The half is named as a resource of a device plugin would be, and the scheduler makes the claim."""
+    half = site.run_part("half", LOOK)
+    found = site.seen(half, "nvml_total")
+    claim = site.node.claim(site.containers[half.uid])
+    [card] = inventory.read(site.node.settings.run_dir).cards
+    assert [(one.cores, one.memory) for one in claim.cards] == [(50, card.memory // 2)]
+    assert found["card0.total"] == str(card.memory // 2)
+    share = site.run(site.make_claim("small", 10, "1Gi"), LOOK)
+    assert site.reasons == {share.uid: "cannot allocate all claims"}
+    site.delete(half)
+    assert site.seen(share, "nvml_total")["card0.total"] == str(GIB)
+
+
+def test_a_share_that_was_freed_by_force_is_waited_for(site: RuntimeSite) -> None:
+    """The scheduler gives it to the next pod before kubelet unprepares the claim. Here that comes only after the next
+    pod's first start has been refused, however long the start waits; kubelet starts it again."""
+    old = site.run(site.make_claim("old", 80, "4Gi"), HOLD)
+    site.seen(old, "result 0")
+    new = site.run(site.make_claim("new", 80, "4Gi"), HOLD)
+    refused, running_pods, may_end, [instance] = list[str](), list[Pod](), threading.Event(), site.instances
+    serve, start = instance.serve, site.started
+
+    def late(call: Call) -> tuple[Object | None, str]:
+        assert "Unprepare" not in call.method or may_end.wait(PATIENCE)
+        return serve(call)
+
+    def again(pod: Pod, devices: dict[str, list[Object]]) -> None:
+        while pod not in running_pods:
+            try:
+                start(pod, devices)
+                running_pods.append(pod)
+            except CriError as error:
+                refused.append(str(error))
+                site.stopped(pod)
+
+    with ThreadPoolExecutor() as threads, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(instance, "serve", late)
+        patch.setattr(site, "started", functools.partial(threads.submit, again))
+        site.delete(old, by_force=True)
+        site.until(lambda: refused or running_pods)
+        may_end.set()
+        assert refused and "default/old" in refused[0]
+        site.until(lambda: running_pods)
+    site.seen(new, "result 0")
+    site.settled()
 
 
 def test_a_container_starts_again_after_its_device_was_lost(site: RuntimeSite) -> None:

@@ -15,6 +15,8 @@ import pytest
 from dra_kubelet import Pod
 from dra_site import DraSite, running
 
+from vgpu.node.service.claim_devices import PARTS
+
 pytestmark = pytest.mark.root
 
 SEED = int(os.environ.get("VGPU_SEED") or random.randrange(1 << 30))
@@ -47,10 +49,12 @@ def test_claims_over_kills_and_rollouts(site: DraSite, request: pytest.FixtureRe
             deck = deck or chance.sample(DISTURBANCES, len(DISTURBANCES))
             disturb(site, chance, deck.pop())
         if event == "claim":
-            pods.append(site.pod(site.make_claim(f"c{made}", chance.choice((5, 10, 20, 30, 50, 100)))))
+            part = chance.choice((None, None, None, *PARTS))
+            claim = None if part else site.make_claim(f"c{made}", chance.choice((5, 10, 20, 30, 50, 100)))
+            pods.append(site.part_pod(part, f"p{made}") if part else site.pod(claim))
             made += 1
-        elif event == "pod" and pods:
-            pods.append(site.pod(chance.choice(pods).claims["gpu"]))
+        elif event == "pod" and (sharing := [pod for pod in pods if "gpu" in pod.claims]):
+            pods.append(site.pod(chance.choice(sharing).claims["gpu"]))
         elif pods:
             site.until(lambda: any(pod.sandbox for pod in pods))
             run = [pod for pod in pods if pod.sandbox]

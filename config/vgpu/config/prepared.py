@@ -12,7 +12,7 @@ import os
 from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
-from vgpu.config.request import MAX_SIZE, WHOLE_CARD
+from vgpu.config.request import LOW_PRIORITY, MAX_PRIORITY, MAX_SIZE, WHOLE_CARD
 
 VERSION = 1
 DRIVER = "gpu.vgpu.io"  #: the driver's name, and that of its DeviceClass
@@ -27,10 +27,13 @@ class Result:
     """What the scheduler allocated of one card: `cores` percent and `memory` bytes; `whole`: the card without limits.
 
     `request` is the claim's request, without the name of a subrequest. `number` counts the claim's results of this
-    driver from 0. `share_id` is the scheduler's id of the share.
+    driver from 0. `share_id` is the scheduler's id of the share. `core_limit` (percent, 0 for the share itself) and
+    `priority` are of its configuration.
     """
 
-    __slots__ = ("card", "cores", "device", "memory", "number", "pool", "request", "share_id", "whole")
+    __slots__ = (
+        "card", "core_limit", "cores", "device", "memory", "number", "pool", "priority", "request", "share_id", "whole",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -43,6 +46,8 @@ class Result:
         memory: int,
         whole: bool,
         share_id: str = "",
+        core_limit: int = 0,
+        priority: int = LOW_PRIORITY,
     ) -> None:
         self.number = number
         self.request = request
@@ -53,6 +58,8 @@ class Result:
         self.memory = memory
         self.whole = whole
         self.share_id = share_id
+        self.core_limit = core_limit
+        self.priority = priority
 
     def record(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -163,8 +170,12 @@ def from_record(record: dict[str, object], source: str) -> PreparedClaim:
 
 
 def _result(fields: Fields) -> Result:
+    """Records of earlier versions have no configuration."""
+    configured = "core_limit" in fields.record
     return Result(
         fields.whole("number", 0, MAX_RESULTS - 1), fields.text("request"), fields.text("pool"),
         fields.text("device"), fields.text("card", empty=False), fields.whole("cores", 1, WHOLE_CARD),
         fields.whole("memory", 1, MAX_SIZE), fields.flag("whole"), fields.text("share_id"),
+        fields.whole("core_limit", 0, WHOLE_CARD) if configured else 0,
+        fields.whole("priority", 0, MAX_PRIORITY) if configured else LOW_PRIORITY,
     )  # fmt: skip

@@ -66,6 +66,7 @@ DEFAULTS: dict[str, object] = {
     "kubernetes.register": ["vgpu"],  # the forms in which the node's annotations list its cards
     "kubernetes.missing_memory": "refuse",  # a share without memory: refuse, or proportional to its cores
     "kubernetes.dra": False,  # offer the cards by Dynamic Resource Allocation, and not by the device plugin's API
+    "kubernetes.dra_parts": False,  # offer halves, quarters and eighths of cards there, too
     "kubernetes.dra_taint": "NoSchedule",  # the effect of an ill card's taint: NoSchedule, or NoExecute
     "kubernetes.cdi_dir": "/var/run/cdi",  # where the CDI files of prepared claims are written
     "kubernetes.scheduler_amounts": "spec",  # spec: annotated amounts count up to the pod's limits; trust

@@ -26,10 +26,13 @@ UIDS = [f"6f1c3c52-000{at}-4c53-9d3a-6f0f8f0f1a11" for at in range(5)]
 HOLDER = Holder(POD, "c")
 
 
-def prepare(node: Node, at: int, *results: tuple[int, int], card: int = 0, boot: str = "boot") -> list[str]:
-    """A claim for POD with these (cores, bytes) of a card of 16 GiB; its results' ids."""
+def prepare(
+    node: Node, at: int, *results: tuple[int, int], card: int = 0, boot: str = "boot", config: tuple[int, int] = (0, 1)
+) -> list[str]:
+    """A claim for POD with these (cores, bytes) of a card of 16 GiB, and with core limit and priority; its results'
+    ids."""
     made = [
-        Result(number, "r", "n", "d", uuid_of(card), cores, memory, (cores, memory) == (100, 16 * GIB))
+        Result(number, "r", "n", "d", uuid_of(card), cores, memory, (cores, memory) == (100, 16 * GIB), "", *config)
         for number, (cores, memory) in enumerate(results or ((30, GIB),))
     ]
     claim = PreparedClaim(UIDS[at], "default", f"c{at}", boot, [POD], made)
@@ -104,6 +107,17 @@ def test_results_add_up_and_whole_cards_alone_have_no_limits(tmp_path: Path) -> 
     for pid in (101, 102):
         node.kill(pid)
     assert start(node, "d", 103, *whole, *limited) == [(100, 16 * GIB), (100, 2 * GIB)]
+
+
+def test_core_limits_add_up_as_cores_do_and_the_highest_priority_counts(tmp_path: Path) -> None:
+    node = Node(tmp_path, 1)
+    ids = [*prepare(node, 0, (20, GIB), config=(50, 7)), *prepare(node, 1, (10, GIB)), *prepare(node, 2, config=(5, 0))]
+    made = node.ledger().claim(node.start("a", 100, HOLDER), wanted(node, *ids))
+    assert made is not None
+    assert [(one.cores, one.core_limit) for one in made.limits] == [(60, 90)]  # 5 is below its share
+    assert claims.read(node.settings.run_dir, "a").priority == 0
+    assert start(node, "b", 101, *prepare(node, 3, (40, GIB), config=(100, 1)))
+    assert claims.read(node.settings.run_dir, "b").cards[0].core_limit == 100
 
 
 def waiting(node: Node, meanwhile: Callable[[], object]) -> Ledger:

@@ -12,6 +12,7 @@ from typing import Any
 import nodes
 import pytest
 import yaml
+from checkout import CHECKOUT
 from pod_site import EXAMPLES, SHIPPED
 
 from vgpu.config import paths
@@ -96,6 +97,21 @@ def test_other_files_are_refused_in_one_line(node: nodes.SimulatedNode, tmp_path
     (tmp_path / "x.yaml").write_text(text)
     (line,) = explain(node, str(tmp_path / "x.yaml"), status=1)["errors"]
     assert line.startswith(f"vgpuctl: {tmp_path}/x.yaml: expected ") or str(tmp_path) in line
+
+
+def test_the_claims_of_a_manifest(node: nodes.SimulatedNode, tmp_path: Path) -> None:
+    """test_claim_manifest.py has what they get. Here are the verb's two forms, and the driver's words."""
+    template = (CHECKOUT / "packaging/kubernetes/claims/soft-share.yaml").read_text()
+    path = tmp_path / "claim.yaml"
+    path.write_text(template + "---\n" + template.replace("core-limit: soft", "core-limit: loose"))
+    good, bad = explain(node, str(path), status=1)["claims"]
+    wanted = "30 cores and 8192 MiB, at most 100 cores while the card is idle, first with idle time"
+    assert [(one["request"], one["wanted"], len(one["cards"])) for one in good["requests"]] == [("gpu", wanted, 1)]
+    assert good["notes"] == ["this node offers no card by claims: kubernetes.dra is false"]
+    assert bad["error"].startswith("claim default/soft-share: config: core-limit: expected hard, soft or a whole")
+    command = [*node.vgpuctl_command(), "explain", str(path)]
+    done = subprocess.run(command, env=node.environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, bad["error"] in done.stdout, f"request gpu: {wanted}" in done.stdout) == (1, True, True)
 
 
 def bundle(directory: Path, **annotations: str) -> Path:

@@ -46,7 +46,7 @@ def evaluated(found: dict[str, Any], cases: list[dict[str, Any]]) -> list[str]:
 
 def answer(policy: str, value: dict[str, Any], **request: Any) -> str:
     case = {"policy": policy, "object": {"apiVersion": "v1", **value}, **request}
-    (found,) = evaluated(policies(admission={"enabled": True}), [case])
+    (found,) = evaluated(policies(admission={"enabled": True}, dra={"enabled": True}), [case])
     return "refused" if found else "admitted"
 
 
@@ -79,14 +79,27 @@ def test_a_pod_names_no_grant(annotations: dict[str, str], variable: str, kind: 
         (ACCOUNT, "n1", "Pod", "", "refused"),
         (ACCOUNT, "", "Node", "n1", "refused"),
         ("somebody", "", "Node", "n1", "admitted"),
+        *(
+            (ACCOUNT, "n1", f"{verb} ResourceSlice", node, said)
+            for verb in ("CREATE", "UPDATE", "DELETE")
+            for node, said in (("n1", "admitted"), ("n2", "refused"), ("", "refused"))
+        ),
+        ("somebody", "", "DELETE ResourceSlice", "n2", "admitted"),
     ],
 )
-def test_a_node_changes_itself_and_its_pods_only(user: str, node: str, kind: str, target: str, expected: str) -> None:
+def test_a_node_changes_what_is_its_own_only(user: str, node: str, kind: str, target: str, expected: str) -> None:
     extra = {"authentication.kubernetes.io/node-name": [node]} if node else {}
-    changed = {"kind": kind, "metadata": {"name": target or "p"}}
+    verb, _, kind = kind.rpartition(" ")
+    changed: dict[str, Any] = {"kind": kind, "metadata": {"name": target or "p"}}
     if kind == "Pod":
         changed["spec"] = {"containers": [{"name": "c"}], "nodeName": target}
-    assert answer("vgpu-own-node", changed, username=user, extra=extra) == expected
+    if kind == "ResourceSlice":
+        changed |= {"apiVersion": "resource.k8s.io/v1", "spec": {"driver": "gpu.vgpu.io", "pool": {"name": "p"}}}
+        changed["spec"] |= {"nodeName": target} if target else {"allNodes": True}
+        chart = policies(admission={"enabled": True}, dra={"enabled": True})
+        rules = chart["vgpu-own-node"]["matchConstraints"]["resourceRules"]
+        assert any("resourceslices" in one["resources"] and verb in one["operations"] for one in rules)
+    assert answer("vgpu-own-node", changed, username=user, extra=extra, operation=verb) == expected
 
 
 # Amounts that no node can serve

@@ -33,7 +33,8 @@ ALL: dict[str, Any] = {
     "cdi": {"directory": "/data/cdi"}, "kubelet": {"directory": "/var/lib/k0s/kubelet"}, "namespace": {"create": True},
     "priorityQuota": True, "networkPolicy": {"enabled": True, "metricsFrom": [{"namespaceSelector": {}}]},
     "monitors": {"podMonitor": True, "serviceMonitor": True, "rules": True, "dashboard": True},
-    "dra": {"enabled": True}, "admission": {"enabled": True}, "extender": {"enabled": True}, "unit": {"enabled": True},
+    "dra": {"enabled": True, "parts": True}, "admission": {"enabled": True},
+    "extender": {"enabled": True}, "unit": {"enabled": True},
 }  # fmt: skip
 
 

@@ -6,6 +6,8 @@ one (component/kubelet/test_dra_stand_in.py).
 
 from __future__ import annotations
 
+import os
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,19 @@ import kubernetes_types
 import pytest
 import topologies
 import yaml
+from cards import GIB, card
 from checkout import CHECKOUT
 from dra_scheduler import Allocator
 
+from vgpu.config.inventory import Card
 from vgpu.hook.placement.placement import Policy
-from vgpu.plugin.dra import devices
+from vgpu.node.service import claim_devices as devices
 
 GROUP = "resource.k8s.io/v1"
 #: A template's requests on two quads of linked cards -> (request, number of the card, cores) of each result.
 SHIPPED = {
-    "share": [("gpu", 0, "30")], "whole-card": [("gpu", 0, "100")], "first-available": [("gpu/small", 0, "30")],
+    "share": [("gpu", 0, "30")], "soft-share": [("gpu", 0, "30")], "whole-card": [("gpu", 0, "100")],
+    "first-available": [("gpu/small", 0, "30")],
     "two-linked-cards": [("gpus", 0, "100"), ("gpus", 1, "100")],
     "halves-of-two-cards": [("one", 0, "50"), ("other", 1, "50")],
 }  # fmt: skip
@@ -46,19 +51,27 @@ def blocks() -> list[Any]:
     return [one for block in found if GROUP in block for one in documents(block)]
 
 
-def slices() -> list[Any]:
-    """Of a node with two quads of linked cards, of which the last card is ill."""
-    cards = topologies.quads()
-    found = devices.of_cards(cards, Policy(), {cards[-1].uuid: "XID 79"}, {cards[-1].uuid})
-    made = devices.slices(found, "n", "uid", "570.124.06", "NoExecute")
+def chart() -> list[Any]:
+    made = helm.objects(values={"dra": {"enabled": True, "parts": True}})
+    return [one for one in made if one["apiVersion"] == GROUP]
+
+
+def classes() -> dict[str, Any]:
+    return {one["metadata"]["name"]: one for one in chart()}
+
+
+def slices(cards: list[Card] | None = None) -> list[Any]:
+    """Of a node with two quads of linked cards, of which the last card is ill; or of these cards."""
+    cards, ill = (cards, {}) if cards else (found := topologies.quads(), {found[-1].uuid: "XID 79"})
+    offered = devices.of_cards(cards, Policy(), ill, ill)
+    made = devices.slices(offered, "n", "uid", "570.124.06", "NoExecute", parts=True)
     for one in made:
         one["spec"]["pool"]["generation"] = 1  # type: ignore[index]
     return list(made)
 
 
 def test_everything_is_what_kubernetes_reads() -> None:
-    chart = [one for one in helm.objects(values={"dra": {"enabled": True}}) if one["apiVersion"] == GROUP]
-    objects = [*templates().values(), *blocks(), *chart, *slices()]
+    objects = [*templates().values(), *blocks(), *chart(), *slices()]
     kinds = {one["kind"] for one in objects}
     assert kinds >= {"DeviceClass", "ResourceClaimTemplate", "ResourceSlice"}
     assert dict(zip(map(str, objects), kubernetes_types.errors(objects))) == dict.fromkeys(map(str, objects), "")
@@ -66,7 +79,7 @@ def test_everything_is_what_kubernetes_reads() -> None:
 
 def test_what_kubernetes_does_not_know_is_found() -> None:
     """The decoder is strict: a field of another name or place, and a value of another type."""
-    [good] = slices()
+    good = slices()[0]
     good["spec"]["devices"] = good["spec"]["devices"][:1]
     for change in ({"sharedCounter": []}, {"nodeName": 1}, {"capacity": {}}):
         (error,) = kubernetes_types.errors([{**good, "spec": {**good["spec"], **change}}])
@@ -76,12 +89,8 @@ def test_what_kubernetes_does_not_know_is_found() -> None:
 
 @pytest.mark.parametrize("name", sorted(SHIPPED))
 def test_a_shipped_template_is_allocated(name: str) -> None:
-    (driver,) = {one["spec"]["driver"] for one in slices()}
-    chart = helm.objects(values={"dra": {"enabled": True}})
-    classes = {one["metadata"]["name"]: one for one in chart if one["kind"] == "DeviceClass"}
-    assert set(classes) == {driver}
     claim = {"metadata": {"namespace": "n", "name": name}, "spec": templates()[name]["spec"]["spec"]}
-    found = Allocator(slices(), classes, []).allocate(claim)
+    found = Allocator(slices(), classes(), []).allocate(claim)
     cards = {card.uuid.lower(): number for number, card in enumerate(topologies.quads())}
     assert found is not None
     got = [
@@ -92,3 +101,39 @@ def test_a_shipped_template_is_allocated(name: str) -> None:
 
 def test_every_shipped_template_is_looked_at() -> None:
     assert set(templates()) == set(SHIPPED)
+
+
+# Parts of cards
+
+
+def test_a_card_serves_shares_or_parts_at_a_time_and_no_more_than_it_has() -> None:
+    """Random claims come and go, by a seed. What a card serves is counted from the allocations."""
+    seed = int(os.environ.get("VGPU_SEED") or random.randrange(1 << 30))
+    print(f"VGPU_SEED={seed}")
+    chance, living, seen = random.Random(seed), list[Any](), set[str]()
+    made, known = slices([card(at, 40 * GIB) for at in range(2)]), classes()
+    for _ in range(400):
+        name = chance.choice(sorted(known))
+        if living and chance.random() < 0.45:
+            living.pop(chance.randrange(len(living)))
+        elif found := Allocator(made, known, living).allocate(claim_of(name, chance.choice(("10", "30", "60", "100")))):
+            living.append(found)
+            seen.add(name)
+        else:
+            seen.add("refused")
+        results = [one for each in living for one in each["devices"]["results"]]
+        for shared in [one["name"] for one in made[0]["spec"]["devices"] if "part" not in one["attributes"]]:
+            shares = [int(one["consumedCapacity"]["cores"]) for one in results if one["device"] == shared]
+            parts = [one["device"].split("-")[-2:] for one in results if one["device"].startswith(f"{shared}-")]
+            assert not (shares and parts)
+            assert sum(shares) <= 100 and len({*map(tuple, parts)}) == len(parts)
+            assert sum({"half": 4, "quarter": 2, "eighth": 1}[kind] for kind, _ in parts) <= 8
+    assert seen == {*known, "refused"}
+
+
+def claim_of(name: str, cores: str) -> Any:
+    exactly = {"deviceClassName": name}
+    if name == "gpu.vgpu.io":
+        exactly["capacity"] = {"requests": {"cores": cores, "memory": "1Gi"}}  # type: ignore[assignment]
+    requests = [{"name": "gpu", "exactly": exactly}]
+    return {"metadata": {"namespace": "n", "name": "c"}, "spec": {"devices": {"requests": requests}}}

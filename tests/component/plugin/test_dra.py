@@ -1,7 +1,7 @@
 """The DRA driver on its sockets, with a stand-in for the API server: what kubelet gets, and what is left on the node.
 
 Belongs here: calls over gRPC, records and CDI files over restarts, and the slices at the server. What is prepared of a
-claim is in unit/plugin/dra/test_allocation.py, what a device says in test_devices.py.
+claim is in unit/node/service/test_claim_allocation.py, what a device says in test_claim_devices.py.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from vgpu.plugin.dra import driver as drivers
 from vgpu.plugin.dra import server as servers
 from vgpu.plugin.dra.driver import Driver, Wanted
 from vgpu.plugin.dra.prepared_claims import PreparedClaims
+from vgpu.plugin.dra.publisher import CLASSES
 from vgpu.plugin.dra.service import DraService
 from vgpu.plugin.kubelet.proto import dra_health_pb2, dra_v1_pb2, dra_v1beta1_pb2, pluginregistration_pb2, services
 
@@ -42,11 +43,11 @@ until = functools.partial(wait_for, timeout=300)  # seconds: only what hangs tak
 class Bed:
     """A node with one card of 16 GiB, kubelet's directory, and the API server's stand-in."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **settings: object) -> None:
         self.path = path
         self.settings = Settings({
             "paths.state": f"{path}/state", "paths.run": f"{path}/run", "kubernetes.cdi_dir": f"{path}/cdi",
-            "plugin.pod_resources_socket": f"{path}/kubelet/pod-resources/kubelet.sock",
+            "plugin.pod_resources_socket": f"{path}/kubelet/pod-resources/kubelet.sock", **settings,
         }, "n")  # fmt: skip
         self.api = ResourceApi()
         self.conditions = Conditions(Log(io.StringIO()))
@@ -89,13 +90,13 @@ class Bed:
         return Path(paths.prepared_claim(self.settings.state_dir, UIDS[at]))
 
     def published(self) -> list[str]:
-        return [device["name"] for one in self.api.slices() for device in one["spec"]["devices"]]
+        return [device["name"] for one in self.api.slices() for device in one["spec"].get("devices", ())]
 
 
 @pytest.fixture
-def bed() -> Iterator[Bed]:
+def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
     with tempfile.TemporaryDirectory(prefix="dra") as directory:  # a socket's path is short
-        made = Bed(Path(directory))
+        made = Bed(Path(directory), **{"kubernetes.dra_parts": getattr(request, "param", False)})
         yield made
         made.end()
 
@@ -345,16 +346,35 @@ def test_the_slices_come_back_however_they_were_changed(bed: Bed) -> None:
     assert bed.api.slices()[0]["spec"]["pool"]["generation"] > 1
 
 
-@pytest.mark.parametrize(("field", "gate"), [
-    ("allowMultipleAllocations", "DRAConsumableCapacity"), ("capacity", "DRAConsumableCapacity"),
-    ("taints", "DRADeviceTaints"),
-])  # fmt: skip
+@pytest.mark.parametrize(("bed", "field", "gate"), [
+    (False, "allowMultipleAllocations", "DRAConsumableCapacity"), (False, "capacity", "DRAConsumableCapacity"),
+    (False, "taints", "DRADeviceTaints"), (True, "consumesCounters", "DRAPartitionableDevices"),
+], indirect=["bed"])  # fmt: skip
 def test_nothing_is_published_where_the_server_drops_a_field(bed: Bed, field: str, gate: str) -> None:
     bed.api.drops = (field,)
     service = bed.start()
     until(lambda: gate in bed.conditions.present.get("resource slices", ""))
     assert bed.api.slices() == []
     assert gate in service.is_ready()[1] or "not registered" in service.is_ready()[1]
+
+
+@pytest.mark.parametrize("bed", [True], indirect=True)
+def test_parts_are_published_and_prepared_and_their_classes_looked_at(bed: Bed) -> None:
+    service = bed.start()
+    until(lambda: len(bed.api.slices()) == 2)
+    assert [len(bed.published()), bed.published()[:2]] == [15, [CARD, f"{CARD}-half-0"]]
+    assert bed.api.slices()[-1]["spec"]["sharedCounters"][0]["name"] == CARD
+    until(lambda: "half.gpu.vgpu.io" in bed.conditions.present.get("device classes", ""))
+    for named, text in ((False, "DRAExtendedResource on in the API server, and apply it again"), (True, "")):
+        for part in ("half", "quarter", "eighth"):
+            spec = {"extendedResourceName": f"gpu.vgpu.io/{part}"} if named or part == "half" else {}
+            bed.api.put(f"{CLASSES}/{part}.gpu.vgpu.io", {"metadata": {}, "spec": spec})
+        bed.api.delete(f"{SLICES}/{bed.api.slices()[0]['metadata']['name']}")  # it looks again when it publishes
+        until(lambda text=text: bed.conditions.present.get("device classes", "")[-len(text) :] == text)
+    bed.claim(0, device=f"{CARD}-quarter-3", consumedCapacity=None)
+    assert bed.call(service, "Prepare", 0)[UIDS[0]].error == ""
+    [result] = prepared.read(bed.settings.state_dir, UIDS[0]).results
+    assert (result.cores, result.memory, result.whole, result.card) == (25, 4 * GIB, False, uuid_of(0))
 
 
 def test_nothing_is_published_beside_grants_of_the_device_plugin(bed: Bed) -> None:

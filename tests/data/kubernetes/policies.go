@@ -1,6 +1,6 @@
 // Evaluates ValidatingAdmissionPolicies by the API server's own code: {"policies": {NAME: spec}, "cases": [{"policy",
-// "object", "username", "extra"}]} on stdin, for each case the message of its refusal on stdout, "" where it is admitted.
-// An object is a Pod or a Node. An expression that cannot be compiled or evaluated ends the program.
+// "object", "operation", "username", "extra"}]} on stdin, for each case the message of its refusal on stdout, "" where it is
+// admitted. An object is a Pod, a Node or a ResourceSlice; the operation CREATE if it is left out. An expression that cannot be compiled or evaluated ends the program.
 package main
 
 import (
@@ -14,6 +14,7 @@ import (
 	policyv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -35,10 +36,11 @@ func (e expression) GetName() string          { return e.name }
 type policy struct{ conditions, validations, messages policycel.ConditionEvaluator }
 
 type request struct {
-	Policy   string
-	Object   json.RawMessage
-	Username string
-	Extra    map[string]authenticationv1.ExtraValue
+	Policy    string
+	Object    json.RawMessage
+	Operation admissionv1.Operation
+	Username  string
+	Extra     map[string]authenticationv1.ExtraValue
 }
 
 func must(err error) {
@@ -83,11 +85,20 @@ func answer(of policy, one request) string {
 	must(json.Unmarshal(one.Object, &head))
 	if head.Kind == "Node" {
 		kind.Kind, resource.Resource, object = "Node", "nodes", &corev1.Node{}
+	} else if head.Kind == "ResourceSlice" {
+		kind = resourcev1.SchemeGroupVersion.WithKind(head.Kind)
+		resource = metav1.GroupVersionResource(resourcev1.SchemeGroupVersion.WithResource("resourceslices"))
+		object = &resourcev1.ResourceSlice{}
 	}
 	must(json.Unmarshal(one.Object, object))
 	attributes := &admission.VersionedAttributes{VersionedKind: kind, VersionedObject: object}
+	if one.Operation == "" {
+		one.Operation = admissionv1.Create
+	} else if one.Operation == admissionv1.Delete { // the server has no object then
+		attributes.VersionedObject, attributes.VersionedOldObject = nil, object
+	}
 	asked := &admissionv1.AdmissionRequest{
-		Operation: admissionv1.Create, Resource: resource,
+		Operation: one.Operation, Resource: resource,
 		UserInfo: authenticationv1.UserInfo{Username: one.Username, Extra: one.Extra},
 	}
 	evaluated := func(evaluator policycel.ConditionEvaluator) []policycel.EvaluationResult {

@@ -12,7 +12,7 @@ import time
 from vgpu.config import prepared
 from vgpu.config.errors import VgpuError
 from vgpu.config.prepared import PreparedClaim
-from vgpu.config.request import WHOLE_CARD, Request, Wishes
+from vgpu.config.request import LOW_PRIORITY, WHOLE_CARD, Request, Wishes
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import staleness
 from vgpu.hook.request.identity import Identity, pod_uid_of
@@ -22,30 +22,34 @@ PAUSE = 0.05
 
 
 class WantedResults:
-    """Results of prepared claims. `ids` are sorted: containers with the same ones have one budget."""
+    """Results of prepared claims. `ids` are sorted: containers with the same ones have one budget, with the highest of
+    their priorities."""
 
-    __slots__ = ("claims", "ids", "wishes")
+    __slots__ = ("claims", "ids", "results", "wishes")
 
     def __init__(self, claims: list[PreparedClaim], ids: list[str]) -> None:
         self.claims = claims
         self.ids = sorted(set(ids))
-        self.wishes = Wishes()
-
-    def requests(self) -> list[Request]:
-        """One request for each card, with what all results have of it. Only whole cards alone have no limits: where the
-        container has a share besides, a whole card is a share of all of it."""
-        results = [
-            result for claim in self.claims for result in claim.results
+        self.results = [
+            result for claim in claims for result in claim.results
             if prepared.result_id(claim.uid, result.number) in self.ids
         ]  # fmt: skip
-        whole = all(result.whole for result in results)
-        amounts: dict[str, tuple[int, int]] = {}
-        for result in results:
-            cores, memory = amounts.get(result.card, (0, 0))
-            amounts[result.card] = min(cores + result.cores, WHOLE_CARD), memory + result.memory
+        self.wishes = Wishes(priority=min((result.priority for result in self.results), default=LOW_PRIORITY))
+
+    def requests(self) -> list[Request]:
+        """One request for each card, with what all results have of it; core limits add up as the cores do. Only whole
+        cards alone have no limits: where the container has a share besides, a whole card is a share of all of it."""
+        whole = all(result.whole for result in self.results)
+        amounts: dict[str, tuple[int, int, int]] = {}
+        for result in self.results:
+            cores, limit, memory = amounts.get(result.card, (0, 0, 0))
+            limit += max(result.core_limit, result.cores)
+            amounts[result.card] = (
+                min(cores + result.cores, WHOLE_CARD), min(limit, WHOLE_CARD), memory + result.memory,
+            )  # fmt: skip
         return [
-            Request(1, cores, 0 if whole else memory, fixed=(card,), limited=not whole)
-            for card, (cores, memory) in amounts.items()
+            Request(1, cores, 0 if whole else memory, limit, fixed=(card,), limited=not whole)
+            for card, (cores, limit, memory) in amounts.items()
         ]
 
 

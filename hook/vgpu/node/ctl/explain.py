@@ -1,7 +1,8 @@
 """`vgpuctl explain`: what something would get on this node, or why not; and what the hook did at a start.
 
-Belongs here: which of the three kinds the argument is, and the printing. Does not belong here: the plan for a bundle,
-which the hook itself makes (`vgpu-hook --dry-run`), or the placement of a pod (vgpu.node.ctl.pod_manifest).
+Belongs here: which of the kinds the argument is, and the printing. Does not belong here: the plan for a bundle, which
+the hook itself makes (`vgpu-hook --dry-run`), the placement of a pod (vgpu.node.ctl.pod_manifest), or what a resource
+claim would get (vgpu.node.ctl.claim_manifest).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from vgpu.config.errors import VgpuError, escaped, shown
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger.ledger import Ledger
-from vgpu.node.ctl import logs, pod_manifest
+from vgpu.node.ctl import claim_manifest, logs, pod_manifest
+from vgpu.node.ctl.claim_manifest import Explained
 from vgpu.node.ctl.output import Id, Time, output_option, print_json, print_table, print_text, wide_option
 from vgpu.node.ctl.pod_manifest import Placed
 from vgpu.node.daemon.container_names import Names
@@ -39,9 +41,9 @@ STEPS = ("step", "ms")
 def explain(config_path: str, what: str, last: bool, hook: str, output: str, wide: bool) -> None:
     """Say what a container or a pod would get on this node, or why not, and what the hook did.
 
-    WHAT is a bundle (a directory with a config.json), the manifest of a pod or of a workload (*.yaml, *.json), or a
-    container that has a card: its id, the beginning of it, or its name. Nothing changes, and what it says may be wrong
-    a moment later. The exit status is 1 if something would be refused.
+    WHAT is a bundle (a directory with a config.json), the manifest of a pod, of a workload or of resource claims
+    (*.yaml, *.json), or a container that has a card: its id, the beginning of it, or its name. Nothing changes, and
+    what it says may be wrong a moment later. The exit status is 1 if something would be refused.
     """
     node = settings.read(config_path)
     if last:
@@ -61,20 +63,46 @@ def explain(config_path: str, what: str, last: bool, hook: str, output: str, wid
 
 def _explain_manifest(path: str, node: Settings, output: str, wide: bool) -> bool:
     """Whether one of the containers would be refused."""
+    documents = pod_manifest.documents_of(path)
     ledger = Ledger(node, inventories.read(node.run_dir).cards)
-    found = pod_manifest.explain(pod_manifest.read(path, node), node, ledger)
+    claims = claim_manifest.explain(documents, node, ledger)
+    if claims:
+        return _explain_claims(claims, ledger, output, wide)
+    found = pod_manifest.explain(pod_manifest.read(documents, path, node), node, ledger)
     if output == "json":
         print_json({"containers": [_json(item) for item in found]})
     elif not found:
         click.echo("no container of it asks for a card by the resources of this node")
     for item in found if output != "json" else []:
-        click.echo(f"container {shown(item.container)}: {item.wanted or 'refused'}")
-        print_table([(card.index, Id(card.uuid), card.name, _says(item, card)) for card in ledger.cards],
-                    ("card", "uuid", "name", "would be"), wide=wide)  # fmt: skip
+        _print_placed("container", item, ledger, wide)
         if item.error:
             print_text(f"refused: {escaped(item.error)}", wide)
         click.echo()
     return any(item.error for item in found)
+
+
+def _print_placed(what: str, item: Placed, ledger: Ledger, wide: bool) -> None:
+    click.echo(f"{what} {shown(item.container)}: {item.wanted or 'refused'}")
+    print_table([(card.index, Id(card.uuid), card.name, _says(item, card)) for card in ledger.cards],
+                ("card", "uuid", "name", "would be"), wide=wide)  # fmt: skip
+
+
+def _explain_claims(found: list[Explained], ledger: Ledger, output: str, wide: bool) -> bool:
+    """Whether one of the claims would be refused, or would wait."""
+    if output == "json":
+        print_json({"claims": [
+            {"claim": one.claim, "requests": [_json(item, "request") for item in one.requests], "notes": one.notes,
+             "error": one.error}
+            for one in found
+        ]})  # fmt: skip
+    for one in found if output != "json" else []:
+        click.echo(one.claim)
+        for item in one.requests:
+            _print_placed("request", item, ledger, wide)
+        for text in [*one.notes, *([f"refused: {one.error}"] if one.error else [])]:
+            print_text(escaped(text), wide)
+        click.echo()
+    return any(one.error for one in found)
 
 
 def _says(item: Placed, card: Card) -> str:
@@ -84,9 +112,9 @@ def _says(item: Placed, card: Card) -> str:
     return f"refused: {reason}" if reason else ("free for it" if item.reasons else "")
 
 
-def _json(item: Placed) -> dict[str, object]:
+def _json(item: Placed, what: str = "container") -> dict[str, object]:
     return {
-        "container": item.container, "wanted": item.wanted, "cards": [card.uuid for card in item.cards],
+        what: item.container, "wanted": item.wanted, "cards": [card.uuid for card in item.cards],
         "error": item.error, "refusals": {card.uuid: text for card, text in item.reasons if text},
     }  # fmt: skip
 

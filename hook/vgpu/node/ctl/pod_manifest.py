@@ -27,6 +27,7 @@ from vgpu.hook.placement.placement import Commitment, NoFit
 from vgpu.hook.request.resolve_grants import WantedGrants, resolve
 
 KINDS_WITH_TEMPLATE = ("Deployment", "DaemonSet", "StatefulSet", "ReplicaSet", "Job")
+_EXPECTED = f"the manifest of a claim, of a Pod, or of one of {', '.join(KINDS_WITH_TEMPLATE)}"
 SIDECAR = "Always"  #: restartPolicy of an init container that runs beside the others
 
 
@@ -49,17 +50,20 @@ class Manifest:
     passing: frozenset[str]
 
 
-def read(path: str, settings: Settings) -> Manifest:
-    """The pod of the manifest `path`: a Pod, or the template of a workload. VgpuError for any other file."""
-    expected = "the manifest of a Pod, or of one of " + ", ".join(KINDS_WITH_TEMPLATE)
+def documents_of(path: str) -> list[dict[str, Any]]:
+    """The objects in the file. VgpuError where it is none."""
     try:
         with open(path, encoding="utf-8") as stream:
-            documents = [item for item in yaml.safe_load_all(stream) if isinstance(item, dict)]
+            return [item for item in yaml.safe_load_all(stream) if isinstance(item, dict)]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise VgpuError(path, expected=expected, found=" ".join(str(error).split())) from error
+        raise VgpuError(path, expected=_EXPECTED, found=" ".join(str(error).split())) from error
+
+
+def read(documents: list[dict[str, Any]], path: str, settings: Settings) -> Manifest:
+    """The pod of the manifest `path`: a Pod, or the template of a workload. VgpuError for any other file."""
     found = [document for document in documents if document.get("kind") in ("Pod", *KINDS_WITH_TEMPLATE)]
     if len(found) != 1:
-        raise VgpuError(path, expected=expected, found=f"{len(found)} of them")
+        raise VgpuError(path, expected=_EXPECTED, found=f"{len(found)} of them")
     manifest = found[0]
     template = manifest if manifest["kind"] == "Pod" else _inner(_inner(manifest, "spec", path), "template", path)
     return _pod(template, _inner(manifest, "metadata", path), path, settings)
@@ -118,7 +122,7 @@ def explain(manifest: Manifest, settings: Settings, ledger: Ledger) -> list[Plac
             placed, wanted = _placed(manifest.pod, name, mine, settings, ledger, held)
             found.append(placed)
             if wanted and name not in manifest.passing:
-                held = _with(held, placed, wanted, f"{manifest.pod.name}/{name}")
+                held = committed(held, placed.cards, wanted, f"{manifest.pod.name}/{name}")
     return found
 
 
@@ -165,10 +169,10 @@ def _wanted(pod: pods.Pod, name: str, mine: Iterable[Grant], settings: Settings)
     return WantedGrants(ids, request.core_limit_wish(pod.annotations), wishes, choices, limits)
 
 
-def _with(held: dict[str, Commitment], placed: Placed, wanted: Request, holder: str) -> dict[str, Commitment]:
-    """The commitments with this container on its cards."""
+def committed(held: dict[str, Commitment], cards: list[Card], wanted: Request, holder: str) -> dict[str, Commitment]:
+    """The commitments with this holder on its cards."""
     result = dict(held)
-    for card in placed.cards:
+    for card in cards:
         before = held.get(card.uuid) or Commitment()
         amount = (wanted.cores, wanted.memory_of(card.uuid))
         result[card.uuid] = Commitment(

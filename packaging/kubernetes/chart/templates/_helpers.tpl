@@ -52,6 +52,7 @@ tolerations:
 {{- $defaults := dict "plugin" $plugin "paths" $paths "metrics" $metrics -}}
 {{- if .Values.dra.enabled }}
 {{- $defaults = set $defaults "kubernetes" (dict "dra" true) }}
+{{- if .Values.dra.parts }}{{ $_ := set $defaults.kubernetes "dra_parts" true }}{{ end }}
 {{- with .Values.cdi.directory }}{{ $_ := set $defaults.kubernetes "cdi_dir" . }}{{ end }}
 {{- end }}
 {{- mergeOverwrite $defaults (deepCopy .Values.settings) | toYaml }}

@@ -11,16 +11,12 @@ from vgpu.config import paths
 from vgpu.config.dialects import resources
 from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
+from vgpu.node.service.quantities import quantity
 from vgpu.plugin.apiserver.client import ApiError, Object
 
 PREFIXES = ("vgpu.io/", "tencent.com/", "nvidia.com/", "hami.io/", "volcano.sh/")  #: annotations kept in the record
 MAX_KEPT = 64 << 10  #: characters of one annotation in the record
 ENDED = ("Succeeded", "Failed")
-
-_FACTORS = {
-    "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
-    "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50, "Ei": 1 << 60,
-}  # fmt: skip
 
 
 class PodObject:
@@ -112,17 +108,6 @@ def _claims(spec: dict[str, object], status: dict[str, object]) -> frozenset[str
     ]
     items = [item for one in lists if isinstance(one, list) for item in one]
     return frozenset(name for item in items if _plain(name := _text(item, "resourceClaimName")))
-
-
-def quantity(value: object) -> int | None:
-    """A whole number in Kubernetes' notation (3000 comes back as 3k); None for anything else."""
-    text = value if isinstance(value, str) else str(value) if type(value) is int else ""
-    digits = text.rstrip("kKMGTPEi")
-    factor = _FACTORS.get(text[len(digits) :])
-    if factor is None or not digits.isascii() or not digits.isdigit() or len(digits) > 18:
-        return None
-    amount = int(digits) * factor
-    return amount if amount < 1 << 63 else None
 
 
 def event_of(event: Object, path: str) -> tuple[str, Object]:

@@ -5,9 +5,9 @@ files. Not here: what a start does with a prepared claim (vgpu.hook.request.prep
 true` the plugin serves no resource of the device plugin's API on this node. What others may rely on:
 
 Names. The driver, the DeviceClass and the domain of attributes and taints is `gpu.vgpu.io`. The API is
-`resource.k8s.io/v1`. The settings are `kubernetes.dra` (false), `kubernetes.dra_taint` (`NoSchedule`, or `NoExecute`)
-and `kubernetes.cdi_dir` (`/var/run/cdi`). `<kubelet>` is kubelet's --root-dir: the folder above that of
-`plugin.pod_resources_socket`, by default /var/lib/kubelet.
+`resource.k8s.io/v1`. The settings are `kubernetes.dra` (false), `kubernetes.dra_parts` (false), `kubernetes.dra_taint`
+(`NoSchedule`, or `NoExecute`) and `kubernetes.cdi_dir` (`/var/run/cdi`). `<kubelet>` is kubelet's --root-dir: the
+folder above that of `plugin.pod_resources_socket`, by default /var/lib/kubelet.
 
 Sockets. `<kubelet>/plugins_registry/gpu.vgpu.io-<pod uid>-reg.sock` has pluginregistration.Registration: type
 `DRAPlugin`, supported_versions `v1.DRAPlugin`, `v1beta1.DRAPlugin` in this order, and the endpoint
@@ -25,18 +25,26 @@ Node as owner. A device is a card, with its uuid in lower case as its name, `gpu
 with the effect NoSchedule; that of `kubernetes.dra_taint` where the card itself is out of order. Nothing is published
 where the server drops one of these fields, and while grants of the device plugin are left on the node.
 
+Parts. With `kubernetes.dra_parts` there are devices `<card>-half-<n>`, `<card>-quarter-<n>` and `<card>-eighth-<n>`,
+too, with the attribute `part` and without `allowMultipleAllocations`. Each device of a card draws on the card's counter
+set, which has the card's name, in a slice of its own: `eighths`, 8 of 8 for shares. The DeviceClasses
+`<part>.gpu.vgpu.io` have the `extendedResourceName` `gpu.vgpu.io/<part>`.
+
+Configuration. `opaque.parameters` for this driver: apiVersion `gpu.vgpu.io/v1`, kind `ShareConfig`, `core-limit`
+(`hard`, `soft`, 1 to 100), `priority`. A claim's fields go before those of its DeviceClass.
+
 Prepare. Every result of our driver gets one CDI device `vgpu.io/claim=<claim uid>-<n>`, n counted from 0 among the
 claim's results of this driver. `request_names` has the base name. The CDI file is `<cdi_dir>/vgpu.io-claim_<claim
 uid>.json`. A device adds the two hooks of vgpu-hook, with `--prepared <claim uid>-<n>` among their arguments, and
-nothing else: no variable, no annotation, no node. A result without `consumedCapacity` is refused. A claim that cannot
-be prepared is tried again within the call, for up to 40 s. Unprepare removes file and record, and needs no API server
-and no NVIDIA driver.
+nothing else: no variable, no annotation, no node. A result of a share without `consumedCapacity` is refused, and a
+configuration that is not right. A claim that cannot be prepared is tried again within the call, for up to 40 s.
+Unprepare removes file and record, and needs no API server and no NVIDIA driver.
 
 Record. `<state>/claims/<claim uid>.json`, vgpu.config.prepared: namespace, name, uid, boot id, the pods of
-`status.reservedFor`, and the results (n, request, pool, device, card, cores, memory in bytes, share id, CDI device). A
-start restores the CDI files of the entries of this boot. A damaged entry is renamed to `<claim uid>.json.damaged`. The
-plugin reads a claim again when a pod of this node names one that is prepared, because kubelet does not prepare it a
-second time.
+`status.reservedFor`, and the results (n, request, pool, device, card, cores, memory in bytes, share id, core limit,
+priority). A start restores the CDI files of the entries of this boot. A damaged entry is renamed to `<claim
+uid>.json.damaged`. The plugin reads a claim again when a pod of this node names one that is prepared, because kubelet
+does not prepare it a second time.
 
 Budget. A container holds the results that its hooks name. Containers with the same results have one budget: one usage
 region, one entry in the ledger. Containers with some results in common and others not are refused. Results on one card

@@ -17,11 +17,11 @@ from urllib.parse import quote
 
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.prepared import DRIVER, PreparedClaim
+from vgpu.node.service import claim_allocation
+from vgpu.node.service.claim_configuration import Final
+from vgpu.node.service.claim_devices import Device
 from vgpu.node.service.log import Log
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
-from vgpu.plugin.dra import allocation
-from vgpu.plugin.dra.allocation import Final
-from vgpu.plugin.dra.devices import Device
 from vgpu.plugin.dra.prepared_claims import PreparedClaims
 
 PATIENCE = 40.0  #: seconds; kubelet's calls time out after 45 s
@@ -159,7 +159,7 @@ class Driver:
                 raise VgpuError("API server", expected="access to it", found="none")
             with calls.lock:
                 found = api.get(_path(one.namespace, one.name))
-                claim = allocation.prepared(found, one.uid, self.claims.boot_id, self.pool, self.devices)
+                claim = claim_allocation.prepared(found, one.uid, self.claims.boot_id, self.pool, self.devices)
                 if over() or calls.unprepared != began:
                     raise Final(claim.label(), expected="kubelet to wait for the answer", found="that it does not")
                 self.claims.write(claim)
@@ -176,7 +176,7 @@ class Driver:
         with self._calling(claim.uid) as calls, calls.lock:
             known = self.claims.read(claim.uid)
             try:
-                found = allocation.reserved_for(api.get(_path(claim.namespace, claim.name)), claim.uid)
+                found = claim_allocation.reserved_for(api.get(_path(claim.namespace, claim.name)), claim.uid)
             except ApiError as error:
                 if error.kind != "missing":
                     raise

@@ -13,29 +13,37 @@ from urllib.parse import quote
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.prepared import DRIVER
+from vgpu.node.service import claim_devices
+from vgpu.node.service.claim_allocation import CAPACITY_GATE
+from vgpu.node.service.claim_devices import PARTS, Device
 from vgpu.node.service.log import Conditions
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
-from vgpu.plugin.dra import devices
-from vgpu.plugin.dra.allocation import CAPACITY_GATE
-from vgpu.plugin.dra.devices import Device
 
 PATH = "/apis/resource.k8s.io/v1/resourceslices"
 WATCH_LIFE = 240  #: seconds after which the server should end a watch
 SILENCE = 300.0  #: seconds without an event after which a watch counts as dead
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  #: seconds between attempts that fail, doubling
 TOPIC = "resource slices"
-#: The fields that a server drops in silence, each with the feature gate that it needs.
-GATED = (("allowMultipleAllocations", CAPACITY_GATE), ("capacity", CAPACITY_GATE), ("taints", "DRADeviceTaints"))
+CLASSES, CLASSES_TOPIC = "/apis/resource.k8s.io/v1/deviceclasses", "device classes"
+#: The fields of a device that a server drops in silence, each with the feature gate that it needs.
+GATED = (
+    ("allowMultipleAllocations", CAPACITY_GATE), ("capacity", CAPACITY_GATE), ("taints", "DRADeviceTaints"),
+    ("consumesCounters", "DRAPartitionableDevices"),
+)  # fmt: skip
+NAME, NAME_GATE = "extendedResourceName", "DRAExtendedResource"  #: likewise, of a DeviceClass
 
 
 class Offer:
-    """What is to be published. `withheld`: why nothing is, or ""."""
+    """What is to be published. `withheld`: why nothing is, or "". `parts`: halves, quarters and eighths, too."""
 
-    def __init__(self, offered: list[Device], driver_version: str, effect: str, withheld: str = "") -> None:
+    def __init__(
+        self, offered: list[Device], driver_version: str, effect: str, withheld: str = "", parts: bool = False
+    ) -> None:
         self.devices = offered
         self.driver_version = driver_version
         self.effect = effect
         self.withheld = withheld
+        self.parts = parts
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Offer) and vars(self) == vars(other)
@@ -122,12 +130,13 @@ class Publisher:
             self._write(api, present, wanted)
         self.published = bool(wanted)
         self.conditions.set(TOPIC, f"no card is published: {offer.withheld}" if offer.withheld else "")
+        self.conditions.set(CLASSES_TOPIC, _of_classes(api) if wanted and offer.parts else "")
         return str(_metadata(listed).get("resourceVersion") or ""), wrote
 
     def _wanted(self, api: Api, offer: Offer) -> list[Object]:
         node = api.get(f"/api/v1/nodes/{quote(self.node, safe='')}")
         uid = str(_metadata(node).get("uid"))
-        return devices.slices(offer.devices, self.node, uid, offer.driver_version, offer.effect)
+        return claim_devices.slices(offer.devices, self.node, uid, offer.driver_version, offer.effect, offer.parts)
 
     def _check(self, api: Api, wanted: Object, effect: str) -> None:
         """VgpuError where the server drops a field: by a dry run, with a taint that the cards may need later."""
@@ -136,11 +145,11 @@ class Publisher:
         spec = _object(probe, "spec")
         _object(spec, "pool").update(generation=1, resourceSliceCount=1)
         first = _listed(spec, "devices")[0]
-        spec["devices"] = [{**first, "taints": [devices.taint(effect)]}]
+        spec["devices"] = [{**first, "taints": [claim_devices.taint(effect)]}]
         answer = api.post(PATH, probe, dryRun="All")
         kept = _listed(_object(answer, "spec"), "devices")
         for field, gate in GATED:
-            if not kept or not _contains(kept[0].get(field), _listed(spec, "devices")[0][field]):
+            if not kept or not _contains(kept[0].get(field), _listed(spec, "devices")[0].get(field)):
                 do = f"turn the feature gate {gate} on in the API server"
                 raise VgpuError("resource slices", expected=f"the server to keep {field} of a device",
                                 found="that it drops it; no card is published", do=do)  # fmt: skip
@@ -174,6 +183,21 @@ class Publisher:
         for event in events:
             if self._changed.is_set() or event.get("type") != "BOOKMARK":
                 return
+
+
+def _of_classes(api: Api) -> str:
+    """Why pods cannot ask for parts of a card by extended resources, or ""."""
+    for part in PARTS:
+        name = f"{part}.{DRIVER}"
+        what = f"DeviceClass {name}: expected {NAME} {DRIVER}/{part}, found"
+        try:
+            found = _object(api.get(f"{CLASSES}/{name}"), "spec").get(NAME)
+        except ApiError as error:
+            return f"{what} {error}; apply the chart with dra.parts"
+        if found != f"{DRIVER}/{part}":
+            do = f"turn the feature gate {NAME_GATE} on in the API server, and apply it again"
+            return f"{what} {found or 'none'}; {do}"
+    return ""
 
 
 def _matches(present: dict[str, Object], wanted: list[Object]) -> bool:

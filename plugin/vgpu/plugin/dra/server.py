@@ -21,8 +21,8 @@ import grpc
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.prepared import DRIVER, PreparedClaim
+from vgpu.node.service.claim_devices import Device
 from vgpu.node.service.log import Conditions
-from vgpu.plugin.dra.devices import Device
 from vgpu.plugin.dra.driver import Driver, Wanted
 from vgpu.plugin.dra.prepared_claims import device_id
 from vgpu.plugin.kubelet.proto import dra_health_pb2, dra_v1_pb2, dra_v1beta1_pb2, pluginregistration_pb2, services

@@ -15,10 +15,9 @@ from vgpu.config import grants
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.inventory import Card
 from vgpu.config.settings import COMPILED_PATH, Settings
-from vgpu.node.service import kubelet_resources
+from vgpu.node.service import claim_devices, kubelet_resources
 from vgpu.node.service.log import Conditions
 from vgpu.plugin.apiserver.client import Api, ApiError
-from vgpu.plugin.dra import devices
 from vgpu.plugin.dra.driver import Driver
 from vgpu.plugin.dra.prepared_claims import PreparedClaims
 from vgpu.plugin.dra.publisher import Offer, Publisher
@@ -70,17 +69,19 @@ class DraService:
         """One round. `ill`: card uuid -> why no container should get it. `alone`: no other plugin runs on the node."""
         self._restore()
         policy = kubelet_resources.policy_of(self.settings)
-        found = devices.of_cards(cards, policy, ill, faulty)
-        self.driver.devices = {device.name: device for device in found}
+        found = claim_devices.of_cards(cards, policy, ill, faulty)
+        parts = [part for device in found for part in claim_devices.parts_of(device)]
+        self.driver.devices = {device.name: device for device in [*found, *parts]}  # parts of before the setting, too
+        with_parts = self.settings.flag("kubernetes.dra_parts")
         self.server.look()
-        self.server.health.update(found)
+        self.server.health.update([*found, *parts] if with_parts else found)
         if not self._threads:
             self._start()
         if alone and found:
             left = grants.count(self.settings.state_dir)
             withheld = f"{left} grants of the device plugin are left on this node: drain it" if left else ""
             effect = self.settings.text("kubernetes.dra_taint")
-            self.publisher.offer(Offer(found, version, effect, withheld))
+            self.publisher.offer(Offer(found, version, effect, withheld, with_parts))
 
     def _restore(self) -> None:
         for note in self.claims.restore():
@@ -98,7 +99,8 @@ class DraService:
             return False, "the DRA driver is not registered with kubelet"
         if not self.publisher.published:
             return False, "no card is published: " + (self.conditions.present.get("resource slices") or "not yet")
-        return True, f"registered, {len(self.driver.devices)} cards published"
+        cards = sum(not device.part for device in self.driver.devices.values())
+        return True, f"registered, {cards} cards published"
 
     def stop(self, grace: float) -> None:
         self._stopped.set()

@@ -9,19 +9,6 @@ from vgpu.plugin.apiserver import pod_objects
 from vgpu.plugin.apiserver.client import ApiError
 
 
-@pytest.mark.parametrize(
-    ("text", "amount"),
-    [
-        ("0", 0), ("1", 1), ("3k", 3000), ("3000", 3000), ("12288", 12288), ("12Ki", 12288), ("2M", 2_000_000),
-        ("1Gi", 1 << 30), (7, 7), ("1E", 10**18), ("9Ei", None), ("", None), ("k", None), ("-1", None), ("0.5", None),
-        ("500m", None), ("1e3", None), ("1 k", None), ("1kk", None), ("\u0663", None), ("9" * 19, None), (None, None),
-        (True, None), (1.5, None), ([], None),
-    ],
-)  # fmt: skip
-def test_quantities(text: object, amount: int | None) -> None:
-    assert pod_objects.quantity(text) == amount
-
-
 def test_the_resources_that_make_a_pod_ours() -> None:
     names = pod_objects.card_resources(Settings({"resources.core_name": "a.b/cores", "resources.gpu_name": "a.b/gpu"}))
     assert {"a.b/cores", "a.b/gpu", "tencent.com/vcuda-memory", "nvidia.com/gpumem", "volcano.sh/vgpu-cores"} <= names

@@ -1,7 +1,7 @@
 """From a ResourceClaim as the API server returns it to what is prepared of it.
 
-Belongs here: the checks of a claim before it is prepared, as pure functions. Not here: reading the claim from the API
-server, the record and the CDI file.
+Belongs here: the checks of a claim before it is prepared, as pure functions. The DRA driver asks them in Prepare, and
+`vgpuctl explain` of a claim in a file. Not here: reading the claim from the API server, the record and the CDI file.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 from vgpu.config import paths
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.prepared import DRIVER, PreparedClaim, Result
-from vgpu.plugin.apiserver.client import Object
-from vgpu.plugin.apiserver.pod_objects import quantity
-from vgpu.plugin.dra.devices import Device
+from vgpu.node.service import claim_configuration
+from vgpu.node.service.claim_configuration import Entry, Final
+from vgpu.node.service.claim_devices import Device, Object
+from vgpu.node.service.quantities import quantity
 
 CAPACITY_GATE = "DRAConsumableCapacity"
 
 
-class Final(VgpuError):
-    """The claim cannot be prepared as it is. Another attempt would end alike."""
+def label(metadata: Object) -> str:
+    """The claim's name in messages."""
+    return f"claim {shown(str(metadata.get('namespace')))}/{shown(str(metadata.get('name')))}"
 
 
 def prepared(claim: Object, uid: str, boot_id: str, pool: str, devices: dict[str, Device]) -> PreparedClaim:
@@ -25,25 +27,25 @@ def prepared(claim: Object, uid: str, boot_id: str, pool: str, devices: dict[str
 
     Final when it cannot be prepared as it is; another VgpuError when it may be prepared later.
     """
-    metadata, status = _object(claim, "metadata"), _object(claim, "status")
-    name = f"claim {shown(str(metadata.get('namespace')))}/{shown(str(metadata.get('name')))}"
+    metadata, status = inner(claim, "metadata"), inner(claim, "status")
+    name = label(metadata)
     if metadata.get("uid") != uid:
         raise Final(name, expected=f"the uid {uid}", found=metadata.get("uid"), do="it was made anew: delete the pod")
-    allocated = _object(_object(status, "allocation"), "devices")
-    if any(_object(one, "opaque").get("driver") == DRIVER for one in _objects(allocated, "config")):
-        do = "take it out of the claim and of its DeviceClass"
-        raise Final(name, expected="no opaque configuration", found=f"one for {DRIVER}", do=do)
-    mine = [one for one in _objects(allocated, "results") if one.get("driver") == DRIVER]
+    allocated = inner(inner(status, "allocation"), "devices")
+    mine = [one for one in objects(allocated, "results") if one.get("driver") == DRIVER]
     pods = _pods(status)
     if not mine:
         raise VgpuError(name, expected=f"an allocation of {DRIVER}", found="none")
     if not pods:
         raise VgpuError(name, expected="a pod in status.reservedFor", found="none")
-    results = [_result(name, number, one, pool, devices) for number, one in enumerate(mine)]
+    config = claim_configuration.entries(name, objects(allocated, "config"))
+    results = [_result(name, number, one, pool, devices, config) for number, one in enumerate(mine)]
     return PreparedClaim(uid, str(metadata.get("namespace")), str(metadata.get("name")), boot_id, pods, results)
 
 
-def _result(name: str, number: int, result: Object, pool: str, devices: dict[str, Device]) -> Result:
+def _result(
+    name: str, number: int, result: Object, pool: str, devices: dict[str, Device], config: list[Entry]
+) -> Result:
     what = f"{name}: {shown(str(result.get('request')))}"
     if result.get("adminAccess"):
         raise Final(what, expected="a share or a card", found="adminAccess, which this driver does not give")
@@ -53,15 +55,21 @@ def _result(name: str, number: int, result: Object, pool: str, devices: dict[str
     if device is None:
         do = "the card is gone, or is not known yet: look at vgpuctl status"
         raise VgpuError(what, expected="a card of this node", found=result.get("device"), do=do)
-    consumed = _object(result, "consumedCapacity")
-    cores, memory = _amount(what, consumed, "cores"), _amount(what, consumed, "memory")
+    request = str(result.get("request"))
+    core_limit, priority = claim_configuration.of_request(name, config, request)
+    cores, memory = (device.cores, device.memory) if device.part else _consumed(what, result)
     if not 0 < cores <= device.cores or not 0 < memory <= device.memory:
         expected = f"1 to {device.cores} cores and at most {device.memory} bytes"
         raise Final(what, expected=expected, found=f"{cores} cores and {memory} bytes")
     return Result(
-        number, str(result.get("request")).partition("/")[0], pool, device.name, device.card.uuid,
-        cores, memory, device.is_whole(cores, memory), str(result.get("shareID") or ""),
+        number, request.partition("/")[0], pool, device.name, device.card.uuid, cores, memory,
+        device.is_whole(cores, memory), str(result.get("shareID") or ""), core_limit, priority,
     )  # fmt: skip
+
+
+def _consumed(what: str, result: Object) -> tuple[int, int]:
+    consumed = inner(result, "consumedCapacity")
+    return _amount(what, consumed, "cores"), _amount(what, consumed, "memory")
 
 
 def _amount(what: str, consumed: Object, name: str) -> int:
@@ -78,21 +86,21 @@ def _amount(what: str, consumed: Object, name: str) -> int:
 
 def reserved_for(claim: Object, uid: str) -> list[str]:
     """The uids of the pods for which the claim `uid` is reserved; none when another claim has its name now."""
-    return _pods(_object(claim, "status")) if _object(claim, "metadata").get("uid") == uid else []
+    return _pods(inner(claim, "status")) if inner(claim, "metadata").get("uid") == uid else []
 
 
 def _pods(status: Object) -> list[str]:
     """The uids of the pods for which the claim is reserved."""
-    entries = _objects(status, "reservedFor")
+    entries = objects(status, "reservedFor")
     uids = [str(one.get("uid")) for one in entries if one.get("resource") == "pods" and not one.get("apiGroup")]
     return [uid for uid in uids if paths.is_pod_uid(uid)]
 
 
-def _object(value: Object, key: str) -> Object:
-    inner = value.get(key)
-    return inner if isinstance(inner, dict) else {}
+def inner(value: Object, key: str) -> Object:
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
 
 
-def _objects(value: Object, key: str) -> list[Object]:
-    inner = value.get(key)
-    return [one for one in inner if isinstance(one, dict)] if isinstance(inner, list) else []
+def objects(value: Object, key: str) -> list[Object]:
+    found = value.get(key)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

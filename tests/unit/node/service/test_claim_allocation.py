@@ -11,8 +11,9 @@ from resource_api import ResourceApi
 from vgpu.config import prepared as records
 from vgpu.config.errors import VgpuError
 from vgpu.hook.placement.placement import Policy
-from vgpu.plugin.dra import allocation, devices
-from vgpu.plugin.dra.allocation import Final
+from vgpu.node.service import claim_allocation as allocation
+from vgpu.node.service import claim_devices as devices
+from vgpu.node.service.claim_configuration import Final
 
 DEVICES = {one.name: one for one in devices.of_cards([card(0, memory=10 * GIB)], Policy(), {})}
 NAME = next(iter(DEVICES))
@@ -61,13 +62,20 @@ def test_a_claim_that_was_made_anew_is_refused_for_good() -> None:
         prepared(result(), uid="other")
 
 
-def test_a_configuration_for_this_driver_is_refused_and_not_ignored() -> None:
-    claim = ResourceApi().claim("c", UID, [result()], ["pod-1"])
-    config = {"source": "FromClaim", "opaque": {"driver": "another.example", "parameters": {"priority": "high"}}}
-    claim["status"]["allocation"]["devices"]["config"] = [config]
-    assert allocation.prepared(claim, UID, "boot", "n", DEVICES).results
-    config["opaque"]["driver"] = "gpu.vgpu.io"  # type: ignore[index]
-    with pytest.raises(Final, match="expected no opaque configuration, found one for"):
+def test_the_configuration_of_its_request_is_in_a_result() -> None:
+    claim = ResourceApi().claim("c", UID, [result(), result(request="g/large")], ["pod-1"])
+    parameters = {"apiVersion": "gpu.vgpu.io/v1", "kind": "ShareConfig", "core-limit": 50, "priority": 0}
+    opaque = {"driver": "gpu.vgpu.io", "parameters": parameters}
+    claim["status"]["allocation"]["devices"]["config"] = [{"source": "FromClaim", "requests": ["g"], "opaque": opaque}]
+    made = allocation.prepared(claim, UID, "boot", "n", DEVICES)
+    assert [(one.core_limit, one.priority) for one in made.results] == [(0, 1), (50, 0)]
+    assert records.from_record(made.record(), "x").record() == made.record()
+    older = made.record()
+    for one in older["results"]:  # type: ignore[attr-defined]
+        del one["core_limit"], one["priority"]
+    assert [(one.core_limit, one.priority) for one in records.from_record(older, "x").results] == [(0, 1), (0, 1)]
+    parameters["kind"] = "TimeSlicing"
+    with pytest.raises(Final, match="claim default/c: config: kind: expected ShareConfig, found TimeSlicing"):
         allocation.prepared(claim, UID, "boot", "n", DEVICES)
 
 

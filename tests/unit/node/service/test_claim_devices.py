@@ -5,7 +5,7 @@ from __future__ import annotations
 from cards import GIB, card, uuid_of
 
 from vgpu.hook.placement.placement import Policy
-from vgpu.plugin.dra import devices
+from vgpu.node.service import claim_devices as devices
 
 
 def test_a_slice_has_what_the_documents_promise() -> None:
@@ -66,6 +66,28 @@ def test_a_slice_has_64_devices_at_most() -> None:
     assert {one["spec"]["pool"]["resourceSliceCount"] for one in made} == {2}  # type: ignore[index]
 
 
-def test_quantities_are_written_as_kubernetes_returns_them() -> None:
-    sizes = (100, 1 << 20, 1536 << 20, 40 << 30, 2 << 40)
-    assert [devices.canonical(size) for size in sizes] == ["100", "1Mi", "1536Mi", "40Gi", "2Ti"]
+def test_parts_of_a_card_are_no_more_than_its_shares() -> None:
+    [device] = devices.of_cards([card(0, memory=10 * GIB)], Policy("binpack", 0.9, 0.5), {uuid_of(0): "XID 79"})
+    parts = devices.parts_of(device)
+    assert [(one.part, one.cores, one.memory >> 20) for one in parts if one.part.endswith("-0")] == [
+        ("half-0", 45, 2560), ("quarter-0", 22, 1280), ("eighth-0", 11, 640),
+    ]  # fmt: skip
+    for kind, count in (("half", 2), ("quarter", 4), ("eighth", 8)):
+        mine = [one for one in parts if one.kind == kind]
+        assert len(mine) == len({one.name for one in mine}) == count
+        assert sum(one.cores for one in mine) <= device.cores and sum(one.memory for one in mine) <= device.memory
+    counted = [devices.described(one, "", "NoSchedule", counted=True) for one in (device, parts[0])]
+    assert [one["consumesCounters"] for one in counted] == [
+        [{"counterSet": device.name, "counters": {"eighths": {"value": eighths}}}] for eighths in ("8", "4")
+    ]
+    assert counted[1]["capacity"] == {"cores": {"value": "45"}, "memory": {"value": "2560Mi"}}
+    assert counted[1]["taints"] == counted[0]["taints"]
+    [tiny] = devices.of_cards([card(0)], Policy("binpack", 0.05), {})
+    assert {one.kind for one in devices.parts_of(tiny)} == {"half", "quarter"}
+
+
+def test_no_slice_with_parts_is_above_the_limits_of_kubernetes() -> None:
+    made = devices.slices(devices.of_cards([card(at) for at in range(16)], Policy(), {}), "n", "u", "1.2", "x", True)
+    sizes = [(len(one["spec"].get("devices", ())), len(one["spec"].get("sharedCounters", ()))) for one in made]  # type: ignore[attr-defined]
+    assert sizes == [(64, 0), (64, 0), (64, 0), (48, 0), (0, 8), (0, 8)]
+    assert {one["spec"]["pool"]["resourceSliceCount"] for one in made} == {6}  # type: ignore[index]
