@@ -1,0 +1,134 @@
+"""MIG instances as cards, on a node of one whole card and one that is divided: what a container of an instance gets,
+what it cannot open, and what follows when the instances change.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import nodes
+import pytest
+from container_site import BOTH, GIB, INFO, Site, pairs
+
+pytestmark = pytest.mark.root
+
+REFUSED = "Operation not permitted"
+TRIES = 200
+DIVIDED = 1  #: the card in MIG mode
+
+
+class Instances:
+    """The instances of the site's card: profile -> its card in the inventory."""
+
+    def __init__(self, site: Site, *profiles: str) -> None:
+        self.site = site
+        self.tool = nodes.simctl()
+        self.directory = str(site.node.sim)
+        self.tool.set_mig(self.directory, DIVIDED, True)
+        for profile in profiles:
+            self.make(profile)
+
+    def make(self, profile: str, **options: Any) -> tuple[int, int, str]:
+        made: tuple[int, int, str] = self.tool.create_instance(self.directory, DIVIDED, profile, **options)
+        self.show()
+        return made
+
+    def destroy(self, instance: int, compute_instance: int | None = None) -> None:
+        self.tool.destroy_instance(self.directory, DIVIDED, instance, compute_instance)
+        self.show()
+
+    def show(self) -> None:
+        self.tool.show_layout(str(self.site.node.driver), self.directory)
+
+    def refresh(self) -> dict[str, dict[str, Any]]:
+        self.site.node.take_inventory()
+        record = json.loads((Path(self.site.node.settings.run_dir) / "inventory.json").read_text())
+        return {card["name"].rpartition(" MIG ")[2]: card for card in record["cards"] if card["parent"]}
+
+
+def numbers(card: dict[str, Any]) -> list[int]:
+    return [node["minor"] for node in card["capabilities"].values()]
+
+
+@BOTH
+def test_containers_of_instances_have_their_own_and_no_others(site: Site) -> None:
+    """Three shares of one instance beside one of its sibling, and one of the whole card."""
+    cards = Instances(site, "3g.20gb", "1g.5gb").refresh()
+    shares = [{"cores": "30", "memory": "1Gi", "profile": "3g.20gb"}] * 3 + [
+        {"cores": "90", "memory": "2Gi", "profile": "1g.5gb"}, {"cores": "50", "memory": "3Gi", "nouse_gputype": "MIG"},
+    ]  # fmt: skip
+    for share in shares:
+        container = site.start(site.bundle(None, "sleep", "600", **share))
+        found = pairs(site.execute(container, *INFO))
+        (held,) = site.node.claims()[container]["cards"]
+        assert found["cards"] == "1"
+        assert int(found["card0.total"]) == held["memory"] == int(share["memory"][0]) * GIB
+        own = [card for card in cards.values() if card["uuid"] == held["uuid"]]
+        assert [card["name"].rpartition(" MIG ")[2] for card in own] == (
+            [share["profile"]] if "profile" in share else []
+        )
+        listed = site.execute(container, "sh", "-c", "ls /dev/nvidia-caps || true").split()
+        assert sorted(listed) == sorted(f"nvidia-cap{minor}" for card in own for minor in numbers(card))
+    for profile, cores in {"3g.20gb": 10, "1g.5gb": 10}.items():
+        refusal = site.refused(site.bundle(None, cores=str(cores + 1), memory="1Gi", profile=profile))
+        assert f"{cores} cores free of 100" in refusal
+
+
+@BOTH
+def test_no_number_of_a_siblings_node_opens(site: Site) -> None:
+    """The container's root makes nodes of the siblings' numbers and of others, by a seed that is given at the run."""
+    cards = Instances(site, "3g.20gb", "2g.10gb", "1g.5gb").refresh()
+    seed = random.randrange(1 << 30)
+    own = numbers(cards["2g.10gb"])
+    siblings = [minor for profile, card in cards.items() if profile != "2g.10gb" for minor in numbers(card)]
+    major = next(iter(cards["1g.5gb"]["capabilities"].values()))["major"]
+    others = [minor for minor in range(1, 4000) if minor not in own]
+    tried = siblings + random.Random(seed).sample(others, TRIES - len(siblings))
+    bundle = site.bundle(None, cores="20", memory="1Gi", profile="2g.10gb")
+    made = "".join(f"mknod /tmp/n{at} c {major} {minor};" for at, minor in enumerate([*own, *tried]))
+    paths = " ".join(f"/tmp/n{at}" for at in range(len(own) + TRIES))
+    found = site.seen(bundle, "sh", "-c", f"{made} cudaprobe open {paths}")
+    assert [found[f"/tmp/n{at}"] for at in range(len(own))] != [REFUSED] * len(own), "its own are permitted"
+    opened = [tried[at] for at in range(TRIES) if found[f"/tmp/n{len(own) + at}"] != REFUSED]
+    assert opened == [], f"seed {seed}"
+
+
+def test_instances_that_change(site: Site) -> None:
+    made = Instances(site)
+    (instance, compute_instance, uuid) = made.make("3g.20gb")
+    before = made.refresh()["3g.20gb"]
+    assert before["uuid"] == uuid
+    share = {"cores": "30", "memory": "1Gi", "profile": "3g.20gb"}
+    running = site.start(site.bundle(None, "sleep", "600", **share))
+
+    made.destroy(instance)
+    assert "MIG instances were made or destroyed; run: vgpuctl inventory refresh" in site.refused(site.bundle(**share))
+    assert set(site.node.claims()) == {running}, "nothing is left of the start"
+    again = made.make("3g.20gb", gi=instance)
+    assert again[:2] == (instance, compute_instance)
+    after = made.refresh()["3g.20gb"]
+    assert after["uuid"] == again[2] != uuid
+    assert numbers(after) == numbers(before)
+
+    assert f"{running}, whose destroyed instance had its number" in site.refused(site.bundle(**share))
+    assert site.node.claims()[running]["cards"][0]["uuid"] == uuid, "it keeps its claim"
+    doctor = site.node.vgpuctl("doctor", "--output", "json", check=False).stdout
+    (line,) = [item["found"] for item in json.loads(doctor) if item["check"] == "MIG instances"]
+    assert line == f"container {running} holds {uuid}, which was destroyed"
+    grants = site.granted(30, 1024)
+    for grant in site.node.grants():
+        grant.devices = {uuid: "0-29"}
+        nodes.grants.write(site.node.settings.state_dir, grant)
+    pod = site.bundle().pod(**grants) if grants else None
+    assert pod is not None
+    assert f"MIG instance {uuid}: expected it on this node, found none: it was destroyed" in site.refused(pod)
+
+    site.delete(running)
+    other = site.start(site.bundle(None, "sleep", "600", **share))
+    assert site.node.claims()[other]["cards"][0]["uuid"] == again[2]
+    doctor = site.node.vgpuctl("doctor", "--output", "json", check=False).stdout
+    (line,) = [item["found"] for item in json.loads(doctor) if item["check"] == "MIG instances"]
+    assert line.endswith(f"is held by container {other}")
