@@ -13,8 +13,11 @@ import nodes
 import pytest
 from container_site import BOTH, GIB, INFO, Site, pairs
 
+from vgpu.config import grants
+
 pytestmark = pytest.mark.root
 
+POD = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
 REFUSED = "Operation not permitted"
 TRIES = 200
 DIVIDED = 1  #: the card in MIG mode
@@ -96,7 +99,7 @@ def test_no_number_of_a_siblings_node_opens(site: Site) -> None:
     assert opened == [], f"seed {seed}"
 
 
-def test_instances_that_change(site: Site) -> None:
+def test_instances_that_change(site: Site, cgroup: str) -> None:
     made = Instances(site)
     (instance, compute_instance, uuid) = made.make("3g.20gb")
     before = made.refresh()["3g.20gb"]
@@ -118,12 +121,10 @@ def test_instances_that_change(site: Site) -> None:
     doctor = site.node.vgpuctl("doctor", "--output", "json", check=False).stdout
     (line,) = [item["found"] for item in json.loads(doctor) if item["check"] == "MIG instances"]
     assert line == f"container {running} holds {uuid}, which was destroyed"
-    grants = site.granted(30, 1024)
+    granted = site.granted(30, 1024)
     for grant in site.node.grants():
-        grant.devices = {uuid: "0-29"}
-        nodes.grants.write(site.node.settings.state_dir, grant)
-    pod = site.bundle().pod(**grants) if grants else None
-    assert pod is not None
+        grants.write(site.node.settings.state_dir, grants.changed(grant, devices={uuid: "0-29"}))
+    pod = site.bundle().pod(POD, "main", cgroup, **granted)
     assert f"MIG instance {uuid}: expected it on this node, found none: it was destroyed" in site.refused(pod)
 
     site.delete(running)

@@ -347,7 +347,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             if not keeps or not container.card or (init and init.card != container.card):
                 self.delete_pod(container)
                 continue
-            if init:
+            if init and self.present(init.card):
                 self.again(init)
                 self.died(self.containers[-1], False)
             self.again(container)

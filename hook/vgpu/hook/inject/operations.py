@@ -209,6 +209,9 @@ class CheckCapability(Operation):
                 0, "it does not any more: MIG instances were made or destroyed; run: vgpuctl inventory refresh"
             )
 
+    def execute(self, inside: Inside, handle: Handle | None) -> None:
+        pass
+
 
 class SharedRegion(Operation):
     """The usage region of the container with the init `pid`, which started at `start_time`: its tmpfs on `path`. The

@@ -262,16 +262,13 @@ class Ledger(LivingClaims):
 
     def _add_numbers(self, totals: Totals, known: Known) -> None:
         """Nobody gets a MIG instance whose node a container has from an instance that had the same number."""
-        nodes = [(card.uuid, list(card.capabilities.values())[-1]) for card in self.cards if card.parent]
-        for uuid, node in nodes:
-            for claim, lives in known:
-                if (
-                    lives
-                    and f"{node.major}:{node.minor}" in claim.devices
-                    and uuid not in [one.uuid for one in claim.cards]
-                ):
-                    name = f"{claim.name or claim.container}, whose destroyed instance had its number"
-                    totals.add((CardLimit(uuid), True), name)
+        for card in self.cards:
+            number = next((f"{one.major}:{one.minor}" for one in reversed(card.capabilities.values())), "")
+            had = [claim for claim, lives in known if lives and number in claim.devices]
+            others = [claim for claim in had if card.uuid not in [limit.uuid for limit in claim.cards]]
+            if others:
+                name = f"{others[0].name or others[0].container}, whose destroyed instance had its number"
+                totals.add((CardLimit(card.uuid), True), name)
 
     def _add_prepared(self, totals: Totals, known: Known, own: tuple[str, ...]) -> Known:
         """Add what prepared resource claims have. Returns the claims of containers that count by themselves."""

@@ -6,7 +6,8 @@ import random
 from itertools import combinations
 
 import pytest
-from cards import card, instance
+from cards import card as a_card
+from cards import instance
 from topologies import (
     GIB,
     MIB,
@@ -105,8 +106,8 @@ def test_the_nodes_policy_counts_unless_the_container_wishes_another():
 
 
 def divided():
-    parent = card(7, name="A100")
-    return [card(0, name="A100", uuid=uuid(0)), *(
+    parent = a_card(7, name="A100")
+    return [a_card(0, name="A100", uuid=uuid(0)), *(
         instance(index, parent, gi=index, uuid=uuid(index), name=f"A100 MIG {profile}", memory=size * GIB)
         for index, profile, size in ((1, "1g.10gb+me", 10), (2, "3g.40gb", 40))
     )]  # fmt: skip

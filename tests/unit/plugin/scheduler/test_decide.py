@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import combinations, product
 
+import cards as made
 import pytest
-from cards import card, instance
 from gpu_clusters import GIB, make_cards
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -35,7 +35,7 @@ def node_of(count: int, sizes: tuple[int, ...] = (), numa: tuple[int, ...] = (),
 
 
 def test_the_instances_of_a_node_come_with_its_annotation() -> None:
-    offer = registration.Offer([card(0), instance(9)], {}, "550.54.15")
+    offer = registration.Offer([made.card(0), made.instance(9)], {}, "550.54.15")
     node = read_cards("n", {registration.OWN: registration.own(offer)})
     assert [one.profile for one in node.cards] == ["", "1g.5gb"]
     of_profile = Demand((shared("a", 10),), (("profiles", ("1g.5gb",)),))
