@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 from typing import Any
 
-import nodes
 import pytest
-from container_site import BOTH, GIB, INFO, Site, pairs
+from container_site import BOTH, GIB, INFO, MIB, Site, pairs
+from daemons import wait_for
 
 from vgpu.config import grants
+from vgpu.config.inventory import Card
 
 pytestmark = pytest.mark.root
 
@@ -23,43 +23,21 @@ TRIES = 200
 DIVIDED = 1  #: the card in MIG mode
 
 
-class Instances:
-    """The instances of the site's card: profile -> its card in the inventory."""
-
-    def __init__(self, site: Site, *profiles: str) -> None:
-        self.site = site
-        self.tool = nodes.simctl()
-        self.directory = str(site.node.sim)
-        self.tool.set_mig(self.directory, DIVIDED, True)
-        for profile in profiles:
-            self.make(profile)
-
-    def make(self, profile: str, **options: Any) -> tuple[int, int, str]:
-        made: tuple[int, int, str] = self.tool.create_instance(self.directory, DIVIDED, profile, **options)
-        self.show()
-        return made
-
-    def destroy(self, instance: int, compute_instance: int | None = None) -> None:
-        self.tool.destroy_instance(self.directory, DIVIDED, instance, compute_instance)
-        self.show()
-
-    def show(self) -> None:
-        self.tool.show_layout(str(self.site.node.driver), self.directory)
-
-    def refresh(self) -> dict[str, dict[str, Any]]:
-        self.site.node.take_inventory()
-        record = json.loads((Path(self.site.node.settings.run_dir) / "inventory.json").read_text())
-        return {card["name"].rpartition(" MIG ")[2]: card for card in record["cards"] if card["parent"]}
+def divided(site: Site, *profiles: str) -> dict[str, Card]:
+    """The instances of the node's inventory, after these were made of DIVIDED."""
+    site.node.divide(DIVIDED, *profiles)
+    site.node.take_inventory()
+    return site.node.instances()
 
 
-def numbers(card: dict[str, Any]) -> list[int]:
-    return [node["minor"] for node in card["capabilities"].values()]
+def numbers(card: Card) -> list[int]:
+    return [node.minor for node in card.nodes[1:]]
 
 
 @BOTH
 def test_containers_of_instances_have_their_own_and_no_others(site: Site) -> None:
     """Three shares of one instance beside one of its sibling, and one of the whole card."""
-    cards = Instances(site, "3g.20gb", "1g.5gb").refresh()
+    cards = divided(site, "3g.20gb", "1g.5gb")
     shares = [{"cores": "30", "memory": "1Gi", "profile": "3g.20gb"}] * 3 + [
         {"cores": "90", "memory": "2Gi", "profile": "1g.5gb"}, {"cores": "50", "memory": "3Gi", "nouse_gputype": "MIG"},
     ]  # fmt: skip
@@ -69,10 +47,8 @@ def test_containers_of_instances_have_their_own_and_no_others(site: Site) -> Non
         (held,) = site.node.claims()[container]["cards"]
         assert found["cards"] == "1"
         assert int(found["card0.total"]) == held["memory"] == int(share["memory"][0]) * GIB
-        own = [card for card in cards.values() if card["uuid"] == held["uuid"]]
-        assert [card["name"].rpartition(" MIG ")[2] for card in own] == (
-            [share["profile"]] if "profile" in share else []
-        )
+        own = [card for card in cards.values() if card.uuid == held["uuid"]]
+        assert [card.profile for card in own] == ([share["profile"]] if "profile" in share else [])
         listed = site.execute(container, "sh", "-c", "ls /dev/nvidia-caps || true").split()
         assert sorted(listed) == sorted(f"nvidia-cap{minor}" for card in own for minor in numbers(card))
     for profile, cores in {"3g.20gb": 10, "1g.5gb": 10}.items():
@@ -83,11 +59,11 @@ def test_containers_of_instances_have_their_own_and_no_others(site: Site) -> Non
 @BOTH
 def test_no_number_of_a_siblings_node_opens(site: Site) -> None:
     """The container's root makes nodes of the siblings' numbers and of others, by a seed that is given at the run."""
-    cards = Instances(site, "3g.20gb", "2g.10gb", "1g.5gb").refresh()
+    cards = divided(site, "3g.20gb", "2g.10gb", "1g.5gb")
     seed = random.randrange(1 << 30)
     own = numbers(cards["2g.10gb"])
     siblings = [minor for profile, card in cards.items() if profile != "2g.10gb" for minor in numbers(card)]
-    major = next(iter(cards["1g.5gb"]["capabilities"].values()))["major"]
+    major = cards["1g.5gb"].nodes[-1].major
     others = [minor for minor in range(1, 4000) if minor not in own]
     tried = siblings + random.Random(seed).sample(others, TRIES - len(siblings))
     bundle = site.bundle(None, cores="20", memory="1Gi", profile="2g.10gb")
@@ -100,20 +76,22 @@ def test_no_number_of_a_siblings_node_opens(site: Site) -> None:
 
 
 def test_instances_that_change(site: Site, cgroup: str) -> None:
-    made = Instances(site)
-    (instance, compute_instance, uuid) = made.make("3g.20gb")
-    before = made.refresh()["3g.20gb"]
-    assert before["uuid"] == uuid
+    node = site.node
+    ((instance, compute_instance, uuid),) = node.divide(DIVIDED, "3g.20gb")
+    node.take_inventory()
+    before = node.instances()["3g.20gb"]
+    assert before.uuid == uuid
     share = {"cores": "30", "memory": "1Gi", "profile": "3g.20gb"}
     running = site.start(site.bundle(None, "sleep", "600", **share))
 
-    made.destroy(instance)
+    node.destroy(DIVIDED, instance)
     assert "MIG instances were made or destroyed; run: vgpuctl inventory refresh" in site.refused(site.bundle(**share))
     assert set(site.node.claims()) == {running}, "nothing is left of the start"
-    again = made.make("3g.20gb", gi=instance)
+    (again,) = node.divide(DIVIDED, "3g.20gb", gi=instance)
     assert again[:2] == (instance, compute_instance)
-    after = made.refresh()["3g.20gb"]
-    assert after["uuid"] == again[2] != uuid
+    node.take_inventory()
+    after = node.instances()["3g.20gb"]
+    assert after.uuid == again[2] != uuid
     assert numbers(after) == numbers(before)
 
     assert f"{running}, whose destroyed instance had its number" in site.refused(site.bundle(**share))
@@ -133,3 +111,22 @@ def test_instances_that_change(site: Site, cgroup: str) -> None:
     doctor = site.node.vgpuctl("doctor", "--output", "json", check=False).stdout
     (line,) = [item["found"] for item in json.loads(doctor) if item["check"] == "MIG instances"]
     assert line.endswith(f"is held by container {other}")
+
+
+def test_vgpud_follows_the_division_and_what_instances_use(site: Site) -> None:
+    node = site.node
+    site.start_daemon()
+    ((instance, _, uuid),) = node.divide(DIVIDED, "3g.20gb")
+    wait_for(lambda: [card.uuid for card in node.instances().values()] == [uuid], what=site.daemon.text)
+    share = site.bundle(None, "cudaprobe", "hold", "300", "/end", cores="30", memory="1Gi", profile="3g.20gb")
+    container = site.start(share)
+
+    def use() -> dict[str, Any]:
+        (row,) = node.status()["containers"]
+        return row if (row["memory_used"] or 0) >= 300 * MIB and row["cores_used"] is not None else {}
+
+    assert wait_for(use, what=site.daemon.text)["card"] == node.instances()["3g.20gb"].index
+    node.destroy(DIVIDED, instance)
+    ((_, _, other),) = node.divide(DIVIDED, "3g.20gb", gi=instance)
+    wait_for(lambda: [card.uuid for card in node.instances().values()] == [other], what=site.daemon.text)
+    assert set(node.claims()) == {container}
