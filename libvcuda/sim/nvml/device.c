@@ -15,7 +15,8 @@ SIM_TRAMPOLINE(nvmlDeviceGetPciInfo, nvmlDeviceGetPciInfo_v2)
 
 typedef nvmlReturn_t (*check_t)(nvmlDevice_t, const void *);
 
-static nvmlReturn_t number(check_t check, nvmlDevice_t device, unsigned *out, unsigned (*value)(const struct sim_card *))
+static nvmlReturn_t number(check_t check, nvmlDevice_t device, unsigned *out,
+			   unsigned (*value)(const struct sim_card *))
 {
 	TRY(check(device, out));
 	*out = value(device);

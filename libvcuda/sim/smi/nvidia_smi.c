@@ -87,7 +87,8 @@ static void print_card(const struct smi_card *card)
 	char memory[48] = "N/A", load[16] = "N/A";
 
 	if (!card->is_sum_hidden)
-		snprintf(memory, sizeof memory, "%7lluMiB / %6lluMiB", card->memory.used >> 20, card->memory.total >> 20);
+		snprintf(memory, sizeof memory, "%7lluMiB / %6lluMiB", card->memory.used >> 20,
+			 card->memory.total >> 20);
 	if (!smi_nvml_in_mig_mode(card))
 		snprintf(load, sizeof load, "%u%%", card->utilization.gpu);
 	printf("| N/A  %3uC    P0           %4uW / %4uW | %22s | %7s      Default |\n", card->temperature,

@@ -84,8 +84,8 @@ unsigned sim_nodes_visible_instances(unsigned parent, unsigned entries[SIM_MAX_C
 
 	for (unsigned i = 0; i < all; i++) {
 		const struct sim_card *card = sim_state_card(entries[i]);
-		if (!nodes_matter() || (capability_works(capability_of(card)) &&
-					capability_works(capability_of(card) + 1 + card->ci)))
+		if (!nodes_matter() ||
+		    (capability_works(capability_of(card)) && capability_works(capability_of(card) + 1 + card->ci)))
 			entries[count++] = entries[i];
 	}
 	return count;

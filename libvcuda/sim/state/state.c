@@ -227,7 +227,8 @@ unsigned sim_state_instances(unsigned parent, unsigned entries[SIM_MAX_CARDS])
 		return 0;
 	copy_instances();
 	for (unsigned i = header.card_count; i < SIM_MAX_CARDS; i++) {
-		if (!cards[i].instance || cards[i].parent != parent || cards[i].ci == SIM_NO_COMPUTE || sim_state_gone(i))
+		if (!cards[i].instance || cards[i].parent != parent || cards[i].ci == SIM_NO_COMPUTE ||
+		    sim_state_gone(i))
 			continue;
 		unsigned at = count++;
 		for (; at && comes_before(&cards[i], &cards[entries[at - 1]]); at--)

@@ -176,7 +176,9 @@ def read_state(directory: str) -> dict[str, Any]:
     return {
         "device_nodes": bool(file.header.device_nodes),
         "clock": _clock(file.timeline),
-        "cards": [_describe(file, i, alive) for i in range(MAX_CARDS) if i < file.header.card_count or file.cards[i].instance],
+        "cards": [
+            _describe(file, i, alive) for i in range(MAX_CARDS) if i < file.header.card_count or file.cards[i].instance
+        ],
     }
 
 

@@ -105,29 +105,29 @@ def _free_gi(file: File, card: int, profile: Profile, wanted: int | None) -> int
     entries = [file.cards[index] for index in instances_of(file, card)]
     taken = set().union(*map(_span, entries))
     compute = sum({entry.gi: entry.gi_slices for entry in entries}.values())
+    has_compute = compute + profile.slices[0] <= COMPUTE_SLICES
     for start in STARTS[profile.slices]:
-        gi = first_gi(profile.slices, start)
-        if wanted in (None, gi) and not taken & set(range(start, start + profile.slices[1])):
-            if compute + profile.slices[0] <= COMPUTE_SLICES:
-                return gi
-    raise SimError(f"card {card}: no room for {profile.name}" + ("" if wanted is None else f" as GPU instance {wanted}"))
+        gi, span = first_gi(profile.slices, start), set(range(start, start + profile.slices[1]))
+        if wanted in (None, gi) and has_compute and not taken & span:
+            return gi
+    raise SimError(
+        f"card {card}: no room for {profile.name}" + ("" if wanted is None else f" as GPU instance {wanted}")
+    )
 
 
 def _has_room(file: File, entries: list[int], compute: int) -> bool:
     taken = sum(file.cards[index].ci_slices for index in entries)
-    return bool(entries) and taken + compute <= file.cards[entries[0]].gi_slices
+    return bool(taken + compute <= file.cards[entries[0]].gi_slices)
 
 
 def _gi_for(file: File, card: int, profile: Profile, wanted: int | None) -> int:
     """A GPU instance of this profile with room for the compute instance: one that is there, else a new one."""
     whole = profile.compute == profile.slices[0]
-    there = {file.cards[index].gi: index for index in instances_of(file, card)}
-    for gi, index in sorted(there.items()):
-        if gi == wanted or (wanted is None and not whole and gi_profile(file.cards[index]) == profile.name):
-            if gi_profile(file.cards[index]) == profile.name and _has_room(
-                file, instances_of(file, card, gi), profile.compute
-            ):
-                return gi
+    for gi in sorted({file.cards[index].gi for index in instances_of(file, card)}):
+        there = instances_of(file, card, gi)
+        is_meant = gi == wanted or (wanted is None and not whole)
+        if is_meant and gi_profile(file.cards[there[0]]) == profile.name and _has_room(file, there, profile.compute):
+            return gi
     return _free_gi(file, card, profile, wanted)
 
 
@@ -156,7 +156,13 @@ def _fill(file: File, index: int, card: int, profile: Profile, gi: int, ci: int,
 
 
 def add(
-    file: File, card: int, text: str, gi: int | None = None, ci: int | None = None, identity: str = "", bare: bool = False
+    file: File,
+    card: int,
+    text: str,
+    gi: int | None = None,
+    ci: int | None = None,
+    identity: str = "",
+    bare: bool = False,
 ) -> int:
     """Make an instance and return its entry. `bare`: a GPU instance without any compute instance."""
     whole = file.cards[card]
