@@ -17,7 +17,8 @@ UVM_MAJOR = 511
 LIBRARY_DIR = "usr/lib/x86_64-linux-gnu"
 
 #: Four cards: 0 and 1 with LINKS NVLinks between them (SWITCHED: to an NVSwitch), 2 in MIG mode, 3 lost. Card 2 has the
-#: MIG instances gi1/ci0, gi2/ci0 and gi2/ci1, with gaps between their indexes, and one that is destroyed meanwhile.
+#: MIG instances gi1/ci0, gi2/ci0 and gi2/ci1, with gaps between their indexes, one that is destroyed meanwhile, and one
+#: with a name of before R470. Card 1 is to be in MIG mode after a reset.
 NVML = r"""
 #include <stdio.h>
 #include <string.h>
@@ -51,7 +52,8 @@ int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) { *minor = 7 - numbe
 int nvmlDeviceGetPciInfo_v3(void *device, struct pci *pci) { return bus(pci, number(device)); }
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned size)
 {
-	snprintf(uuid, size, "%s-00000000-0000-0000-0000-%012d", number(device) < INSTANCE ? "GPU" : "MIG", number(device));
+	const char *kind = number(device) < INSTANCE ? "GPU" : number(device) == INSTANCE + 9 ? "MIG-GPU" : "MIG";
+	snprintf(uuid, size, "%s-00000000-0000-0000-0000-%012d", kind, number(device));
 	return number(device) == INSTANCE + 7 ? INVALID : 0;
 }
 int nvmlDeviceGetName(void *device, char *name, unsigned size)
@@ -59,7 +61,7 @@ int nvmlDeviceGetName(void *device, char *name, unsigned size)
 	snprintf(name, size, number(device) < INSTANCE ? NAME : NAME " MIG 1g.5gb");
 	return !device;
 }
-int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *count) { *count = 8; return 0; }
+int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *count) { *count = 10; return 0; }
 int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **mig)
 {
 	*mig = (void *)(long)(INSTANCE + index + 1);
@@ -75,7 +77,8 @@ int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory)
 }
 int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *then)
 {
-	*now = *then = number(device) == 2;
+	*now = number(device) == 2;
+	*then = number(device) >= 1;
 	return number(device) ? 0 : UNSUPPORTED;
 }
 int nvmlDeviceGetNvLinkState(void *device, unsigned link, unsigned *active)

@@ -253,8 +253,10 @@ def test_mig_instances_are_cards(driver_root: DriverRoot) -> None:
         ("nvidia5", 195, 5), ("nvidia-caps/nvidia-cap7", 1, 7), ("nvidia-caps/nvidia-cap9", 1, 9),
     ]  # fmt: skip
     assert last.names == [last.uuid, f"MIG-{last.parent}/2/1"]
-    assert "MIG instance 7 of card 2" in notes[0], "destroyed since NVML was asked for it"
-    assert "2 compute instances share the memory of gpu5/mig/gi2/access: 20480 MiB" in notes[1]
+    assert re.search("card 1 .*: MIG is to be on after the next reset of the card", notes[0])
+    assert "MIG instance 7 of card 2" in notes[1], "destroyed since NVML was asked for it"
+    assert re.search("MIG instance 9 of card 2 .* is left out: card UUID: .*, found MIG-GPU-0000", notes[2])
+    assert "2 compute instances share the memory of gpu5/mig/gi2/access: 20480 MiB" in notes[3]
     record = inventory.Inventory("1", "", 1.0, [], [], [], found).record()
     again = inventory.from_record(record, "inventory").cards
     assert [inventory._card_fields(card) for card in again] == record["cards"]
