@@ -37,7 +37,7 @@ def numbers(card: Card) -> list[int]:
 @BOTH
 def test_containers_of_instances_have_their_own_and_no_others(site: Site) -> None:
     """Three shares of one instance beside one of its sibling, and one of the whole card."""
-    cards = divided(site, "3g.20gb", "1g.5gb")
+    cards = divided(site, "3g.20gb", "2g.10gb", "1g.5gb")
     shares = [{"cores": "30", "memory": "1Gi", "profile": "3g.20gb"}] * 3 + [
         {"cores": "90", "memory": "2Gi", "profile": "1g.5gb"}, {"cores": "50", "memory": "3Gi", "nouse_gputype": "MIG"},
     ]  # fmt: skip
@@ -54,6 +54,14 @@ def test_containers_of_instances_have_their_own_and_no_others(site: Site) -> Non
     for profile, cores in {"3g.20gb": 10, "1g.5gb": 10}.items():
         refusal = site.refused(site.bundle(None, cores=str(cores + 1), memory="1Gi", profile=profile))
         assert f"{cores} cores free of 100" in refusal
+    whole = site.bundle(None, cores="100", profile="2g.10gb")
+    whole.config["process"]["env"].append(f"CUDA_VISIBLE_DEVICES={cards['2g.10gb'].parent}")
+    found = site.seen(whole)
+    assert found["cards"] == "1"
+    assert 0 <= int(found["card0.total"]) - cards["2g.10gb"].memory < GIB, "but for what the driver keeps"
+    notes = [note for record in site.node.log() for note in record.get("notes", [])]
+    parent, own = cards["2g.10gb"].parent, cards["2g.10gb"].uuid
+    assert f"CUDA_VISIBLE_DEVICES names {parent}, but the container's card is {own}: leave it out" in notes
 
 
 @BOTH
@@ -130,3 +138,4 @@ def test_vgpud_follows_the_division_and_what_instances_use(site: Site) -> None:
     ((_, _, other),) = node.divide(DIVIDED, "3g.20gb", gi=instance)
     wait_for(lambda: [card.uuid for card in node.instances().values()] == [other], what=site.daemon.text)
     assert set(node.claims()) == {container}
+    assert "health is not known" not in site.daemon.text()
