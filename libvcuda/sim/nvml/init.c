@@ -126,8 +126,7 @@ int sim_nvml_init_index(nvmlDevice_t device)
 
 	if (!is_instance(device))
 		return position(visible, visible_count, device);
-	if (sim_state_gone(sim_nvml_init_card(device)) ||
-	    position(visible, visible_count, sim_nvml_init_whole(device)) < 0)
+	if (position(visible, visible_count, sim_nvml_init_whole(device)) < 0)
 		return -1;
 	return position(entries, sim_nodes_visible_instances(device->parent, entries), device);
 }

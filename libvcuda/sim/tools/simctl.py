@@ -207,7 +207,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse_arguments(arguments)
     try:
         VERBS[options.verb](options)
-    except (SimError, OSError) as error:
+    except (SimError, OSError, ValueError) as error:
         print(f"simctl: {error}", file=sys.stderr)
         return 1
     return 0

@@ -38,7 +38,7 @@ print(json.dumps([nvmlDeviceGetUUID(device), memory.total, memory.used,
 
 def test_shares_of_instances_in_time(node: Node) -> None:
     """Two containers on one instance have 30 and 70 percent of it, and their floods take nothing from its siblings: not
-    from the one in the same GPU instance, and not from the other."""
+    from the one in the same GPU instance, and not from the other. When it is destroyed, its programs alone fail."""
     shares = ((1, 30), (1, 70), (2, 50), (3, 50))
     made = [(node.container(NODE), card, share) for card, share in shares]
     for container, card, share in made:
@@ -61,6 +61,13 @@ def test_shares_of_instances_in_time(node: Node) -> None:
         container.flood()
     assert used(made) == [pytest.approx(share, abs=1) for share in (30, 70, *alone)]
     assert alone == [pytest.approx(50, abs=1)] * 2
+    directory, card = made[0][0].box.environment["VGPU_SIM_DIR"], made[0][0].box.cards()[1]
+    made[0][0].box.simctl.destroy_instance(directory, 0, card["gi"], card["ci"])
+    node.director.until(lambda: not made[0][0].lives() and not made[1][0].lives())
+    assert [process.returncode for container, _, _ in made for process in container.processes] == [1, 1, None, None]
+    assert used([(container, card - 1, share) for container, card, share in made[2:]]) == [
+        pytest.approx(share, abs=1) for share in alone
+    ]
 
 
 def test_a_share_of_an_instance_in_memory(sim_box: Callable[..., SimBox]) -> None:
