@@ -16,8 +16,9 @@ from typing import Any
 
 from checkout import BUILD, CHECKOUT
 
-from vgpu.config import claims, grants, paths, records
+from vgpu.config import claims, grants, inventory, paths, records
 from vgpu.config.grants import Grant
+from vgpu.config.inventory import Card, Inventory
 from vgpu.config.settings import Settings
 
 PROFILES = CHECKOUT / "libvcuda/sim/profiles"
@@ -150,6 +151,29 @@ class SimulatedNode(Node):
     def environment(self) -> dict[str, str]:
         """For programs on the host: its /dev has no nodes, so the simulated driver must not look for them."""
         return {**os.environ, "VGPU_SIM_DIR": str(self.sim), "VGPU_SIM_DEVICE_NODES": "0"}
+
+    def divide(self, card: int, *profiles: str, **options: Any) -> list[tuple[int, int, str]]:
+        """Switch MIG on and make these instances of a card: (GPU instance, compute instance, UUID) of each."""
+        simctl().set_mig(str(self.sim), card, True)
+        made = [simctl().create_instance(str(self.sim), card, profile, **options) for profile in profiles]
+        self.show_layout()
+        return made
+
+    def show_layout(self) -> None:
+        """Bring the driver's files up to date, as the driver does by itself."""
+        simctl().show_layout(str(self.driver), str(self.sim))
+
+    def destroy(self, card: int, instance: int) -> None:
+        """Destroy a GPU instance of a card, with all in it."""
+        simctl().destroy_instance(str(self.sim), card, instance)
+        self.show_layout()
+
+    def inventory(self) -> Inventory:
+        return inventory.read(self.settings.run_dir)
+
+    def instances(self) -> dict[str, Card]:
+        """The MIG instances of the inventory by their profiles."""
+        return {card.profile: card for card in self.inventory().cards if card.parent}
 
     def read_cards(self) -> list[dict[str, Any]]:
         """The simulated cards' own ledgers. Tests compare limits with them."""

@@ -27,7 +27,7 @@ from vgpu.config import limits, usage
 
 SOURCES = CHECKOUT / "tests/data/cuda"
 INCLUDE = CHECKOUT / "libvcuda/include"
-AWKWARD_UUID = limits.uuid_text(b"awkward-card-000")
+AWKWARD_UUID = limits.uuid_text(b"awkward-instance")
 #: A sanitizer's runtime that all programs preload when libvcuda was built with it: test_sanitizers.py.
 SANITIZER = os.environ.get("VGPU_SANITIZER", "")
 COMPLAINTS = ("Sanitizer", "runtime error:")
@@ -41,6 +41,13 @@ CONNECT = (
     "(__import__('socket').socket(__import__('socket').AF_UNIX,__import__('socket').SOCK_DGRAM)))"
 )
 PASSES = itertools.count()
+# A /dev of its own: tmpfs in a private mount namespace, with the nodes that the arguments name.
+IN_OWN_DEV = """
+mount -t tmpfs none /dev && mkdir /dev/nvidia-caps && mknod /dev/null c 1 3 && mknod /dev/urandom c 1 9
+for node in $NODES; do mknod /dev/${node%%=*} c $(echo ${node##*=} | tr : ' '); done
+exec "$@"
+"""
+OWN_DEV = ("unshare", "--mount", "sh", "-ec", IN_OWN_DEV, "sh")
 ENTER = """
 mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && mount --bind "$0" /usr/local/vgpu && echo in && exec cat
 """

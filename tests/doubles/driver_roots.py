@@ -16,7 +16,9 @@ VERSION = "550.54.15"
 UVM_MAJOR = 511
 LIBRARY_DIR = "usr/lib/x86_64-linux-gnu"
 
-#: Four cards: 0 and 1 with LINKS NVLinks between them (SWITCHED: to an NVSwitch), 2 in MIG mode, 3 lost.
+#: Four cards: 0 and 1 with LINKS NVLinks between them (SWITCHED: to an NVSwitch), 2 in MIG mode, 3 lost. Card 2 has the
+#: MIG instances gi1/ci0, gi2/ci0 and gi2/ci1, with gaps between their indexes, one that is destroyed meanwhile, and one
+#: with a name of before R470. Card 1 is to be in MIG mode after a reset.
 NVML = r"""
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +28,7 @@ NVML = r"""
 #ifndef SWITCHED
 #define SWITCHED 0
 #endif
-enum { UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, LOST = 15 };
+enum { UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, LOST = 15, INSTANCE = 100 };
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
 struct memory { unsigned long long total, free, used; };
 static int started;
@@ -50,10 +52,23 @@ int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) { *minor = 7 - numbe
 int nvmlDeviceGetPciInfo_v3(void *device, struct pci *pci) { return bus(pci, number(device)); }
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned size)
 {
-	snprintf(uuid, size, "GPU-00000000-0000-0000-0000-%012d", number(device));
-	return 0;
+	const char *kind = number(device) < INSTANCE ? "GPU" : number(device) == INSTANCE + 9 ? "MIG-GPU" : "MIG";
+	snprintf(uuid, size, "%s-00000000-0000-0000-0000-%012d", kind, number(device));
+	return number(device) == INSTANCE + 7 ? INVALID : 0;
 }
-int nvmlDeviceGetName(void *device, char *name, unsigned size) { snprintf(name, size, NAME); return !device; }
+int nvmlDeviceGetName(void *device, char *name, unsigned size)
+{
+	snprintf(name, size, number(device) < INSTANCE ? NAME : NAME " MIG 1g.5gb");
+	return !device;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *count) { *count = 10; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **mig)
+{
+	*mig = (void *)(long)(INSTANCE + index + 1);
+	return index % 2 ? 0 : NOT_FOUND;
+}
+int nvmlDeviceGetGpuInstanceId(void *mig, unsigned *id) { *id = number(mig) == INSTANCE + 1 ? 1 : 2; return 0; }
+int nvmlDeviceGetComputeInstanceId(void *mig, unsigned *id) { *id = number(mig) == INSTANCE + 5; return 0; }
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory)
 {
 	memset(memory, 0, sizeof *memory);
@@ -62,7 +77,8 @@ int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory)
 }
 int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *then)
 {
-	*now = *then = number(device) == 2;
+	*now = number(device) == 2;
+	*then = number(device) >= 1;
 	return number(device) ? 0 : UNSUPPORTED;
 }
 int nvmlDeviceGetNvLinkState(void *device, unsigned link, unsigned *active)

@@ -111,6 +111,26 @@ def test_a_container_without_a_share_sees_no_gpu(client: Any) -> None:
 
 
 @each
+def test_a_mig_instance_is_a_card_with_its_own_nodes(client: Any) -> None:
+    for card in (0, 1):
+        client.node.divide(card, "3g.20gb", "2g.10gb")
+    client.node.take_inventory()
+    known = [sorted(node.name for node in card.nodes[1:]) for card in client.node.inventory().cards]
+    try:
+        out = client.run(f"{LOOK}; ls /dev/nvidia-caps | sed s,^,nvidia-caps/,", **SHARE)
+    finally:
+        for card in (0, 1):
+            nodes.simctl().set_mig(str(client.node.sim), card, False)
+        client.node.show_layout()
+        client.node.take_inventory()
+    found = pairs(out)
+    assert (found["card0.total"], found["cards"]) == (str(GIB), "1")
+    assert sorted(re.findall(r"^nvidia-caps/\S+$", out, re.MULTILINE)) in known
+    assert len(known) == 4
+    assert len(re.findall(r"^nvidia\d+$", out, re.MULTILINE)) == 1
+
+
+@each
 def test_a_refusal_reaches_the_user_with_its_reason(client: Any) -> None:
     assert "3 cards" in client.refusal(cores="300")
     assert client.node.claims() == {}

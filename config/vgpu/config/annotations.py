@@ -12,7 +12,7 @@ from vgpu.config import grants, request
 
 NAMES = (
     request.CORES, request.MEMORY, request.GPUS, request.CORE_LIMITS[0], request.PRIORITIES[0], request.POLICIES[0],
-    *(request.PREFIX + name for name in request.WISHES),
+    request.PROFILE, request.NOUSE_PROFILE, *(request.PREFIX + name for name in request.WISHES),
 )  # fmt: skip
 #: The device plugin and schedulers write these.
 WRITTEN = (

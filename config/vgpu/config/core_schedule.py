@@ -123,10 +123,10 @@ def update(path: str, entry: CoreSchedule) -> None:
     fd = leases.opened(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         data = os.pread(fd, SIZE + 1, 0)
-        uuids = [known.uuid for known in decode(data, path)[0]]
-        if entry.uuid not in uuids:
+        uuids = [uuid_bytes(known.uuid) for known in decode(data, path)[0]]
+        if uuid_bytes(entry.uuid) not in uuids:
             raise VgpuError(path, expected="a card in this file", found=entry.uuid)
-        offset = HEADER.size + uuids.index(entry.uuid) * PAGE.size
+        offset = HEADER.size + uuids.index(uuid_bytes(entry.uuid)) * PAGE.size
         sequence = SEQUENCE.unpack_from(data, offset + SEQUENCE_OFFSET)[0] | 1
         body = _pack(entry, sequence)[SEQUENCE_OFFSET + 8 :]
         os.pwrite(fd, SEQUENCE.pack(sequence), offset + SEQUENCE_OFFSET)

@@ -11,6 +11,7 @@ import os
 from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
+from vgpu.config.request import profile_name
 
 VERSION = 1
 MAX_DEVICE = 1 << 20
@@ -60,11 +61,15 @@ class Card:
     `context` is how many bytes the driver takes for a CUDA context (0: not known), and `context_source` says who found
     that out (vgpu.config.context_sizes). `architecture` is Turing or the like, and `cuda_version` the newest CUDA that
     the driver serves on the card, as 12.4; "" for either: not known.
+
+    A MIG instance is a card: a compute instance of the card with the uuid `parent`, which is "" for a whole card.
+    `minor`, `bus_id`, `device` and `numa` are the parent's. `capabilities` are the nodes of its GPU instance and of
+    itself, by their files below /proc/driver/nvidia/capabilities, in this order.
     """
 
     __slots__ = (
-        "architecture", "bus_id", "context", "context_source", "cuda_version", "device", "index", "links", "memory",
-        "minor", "name", "numa", "uuid",
+        "architecture", "bus_id", "capabilities", "context", "context_source", "cuda_version", "device", "index",
+        "links", "memory", "minor", "name", "numa", "parent", "uuid",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +87,8 @@ class Card:
         context_source: str = "",
         architecture: str = "",
         cuda_version: str = "",
+        parent: str = "",
+        capabilities: dict[str, Device] | None = None,
     ) -> None:
         self.uuid = uuid
         self.index = index
@@ -96,6 +103,31 @@ class Card:
         self.context_source = context_source
         self.architecture = architecture
         self.cuda_version = cuda_version
+        self.parent = parent
+        self.capabilities = capabilities or {}
+
+    @property
+    def physical(self) -> str:
+        """The uuid of the card that one can reset, and that reports errors."""
+        return self.parent or self.uuid
+
+    @property
+    def profile(self) -> str:
+        """The MIG profile, as vgpu.config.request.profile_name has it; "" of a whole card."""
+        return profile_name(self.name.rpartition(" MIG ")[2]) if self.parent else ""
+
+    @property
+    def names(self) -> list[str]:
+        """As CUDA_VISIBLE_DEVICES may have it: a MIG instance also by its numbers."""
+        if not self.parent:
+            return [self.uuid]
+        *_, instance, compute_instance, _ = list(self.capabilities)[-1].split("/")
+        return [self.uuid, f"MIG-{self.parent}/{instance[2:]}/{compute_instance[2:]}"]
+
+    @property
+    def nodes(self) -> list[Device]:
+        """The nodes of the card alone."""
+        return [self.device, *self.capabilities.values()]
 
     def label(self) -> str:
         """The card's name in messages."""
@@ -166,7 +198,7 @@ class Inventory:
             "libraries": [_fields(item) for item in self.libraries],
             "binaries": [_fields(item) for item in self.binaries],
             "devices": [_fields(item) for item in self.devices],
-            "cards": [dict(_fields(card), device=_fields(card.device)) for card in self.cards],
+            "cards": [_card_fields(card) for card in self.cards],
             "copies": [_fields(item) for item in self.copies],
         }
 
@@ -186,6 +218,11 @@ def identity(status: os.stat_result) -> str:
 
 def _fields(item: Library | Binary | Device | Card | LimiterCopy) -> dict[str, object]:
     return {name: getattr(item, name) for name in item.__slots__}
+
+
+def _card_fields(card: Card) -> dict[str, object]:
+    capabilities = {name: _fields(node) for name, node in card.capabilities.items()}
+    return {**_fields(card), "device": _fields(card.device), "capabilities": capabilities}
 
 
 def from_record(record: dict[str, object], source: str) -> Inventory:
@@ -269,4 +306,12 @@ def _card(fields: Fields) -> Card:
         context_source=fields.text("context_source") if "context_source" in fields.record else "",
         architecture=fields.text("architecture") if "architecture" in fields.record else "",
         cuda_version=fields.text("cuda_version") if "cuda_version" in fields.record else "",
+        parent=fields.text("parent") if "parent" in fields.record else "",
+        capabilities=_capabilities(fields.inner("capabilities")) if "capabilities" in fields.record else {},
     )
+
+
+def _capabilities(fields: Fields) -> dict[str, Device]:
+    if any(len(name.split("/")) < 4 or not set(name.split("/")).isdisjoint(("", ".", "..")) for name in fields.record):
+        raise VgpuError(fields.source, expected="paths such as gpu0/mig/gi1/ci0/access", do=DO)
+    return {name: _device(fields.inner(name)) for name in fields.record}

@@ -15,7 +15,10 @@ from vgpu.config.errors import VgpuError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from typing import Any, TypeVar
+
+    Found = TypeVar("Found")
 
 PRIVATE_DIR = "/usr/local/vgpu"  #: in the container; no image uses it
 LIMITS_PATH = PRIVATE_DIR + "/limits"
@@ -39,6 +42,7 @@ HEADER = Struct("=IIQII40s")
 CARD = Struct("=16sQIIIIQQ8x")  # the last two: set_overheads
 SIZE = HEADER.size + MAX_CARDS * CARD.size
 OVERSUBSCRIBE = 1  #: a flag of a card: when the card is full, allocations up to the limit may be managed memory
+INSTANCE = 2  #: a flag of a card: it is a MIG instance. libvcuda does not read it
 SEQUENCE = Struct("=Q")
 SEQUENCE_OFFSET = 8
 OVERHEAD = Struct("=QQ")
@@ -89,10 +93,36 @@ def uuid_bytes(uuid: str) -> bytes:
     return value
 
 
-def uuid_text(value: bytes) -> str:
-    """16 bytes as `GPU-8a56a4bc-...`."""
+def uuid_text(value: bytes, instance: bool = False) -> str:
+    """16 bytes as `GPU-8a56a4bc-...`, those of a MIG instance as `MIG-8a56a4bc-...`."""
     digits = value.hex()
-    return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    text = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    return ("MIG-" if instance else "GPU-") + text
+
+
+def is_instance(uuid: str) -> bool:
+    """Whether `uuid` is a MIG instance's."""
+    return uuid.startswith("MIG-")
+
+
+def own_uuids(cards: Iterable[CardLimit]) -> dict[str, str]:
+    """`GPU-...` -> `MIG-...` of those of `cards` that are MIG instances.
+
+    Core schedules and usage regions have the 16 bytes alone, and whoever reads them takes each for a whole card's.
+    """
+    return {uuid_text(uuid_bytes(card.uuid)): card.uuid for card in cards if is_instance(card.uuid)}
+
+
+def with_own_uuids(found: Found, cards: Iterable[CardLimit]) -> Found:
+    """`found`, an answer of JSON with objects by card uuid, with the uuids that `cards` have."""
+    own = own_uuids(cards)
+    return _renamed(found, own) if own else found
+
+
+def _renamed(found: Any, own: dict[str, str]) -> Any:
+    if isinstance(found, dict):
+        return {own.get(key, key): _renamed(value, own) for key, value in found.items()}
+    return [_renamed(item, own) for item in found] if isinstance(found, list) else found
 
 
 def encode(container: str, cards: list[CardLimit], sequence: int = 2) -> bytes:
@@ -105,7 +135,7 @@ def encode(container: str, cards: list[CardLimit], sequence: int = 2) -> bytes:
     for index, card in enumerate(cards):
         offset = HEADER.size + index * CARD.size
         _check(card)
-        flags = OVERSUBSCRIBE if card.oversubscribe else 0
+        flags = (OVERSUBSCRIBE if card.oversubscribe else 0) | (INSTANCE if is_instance(card.uuid) else 0)
         CARD.pack_into(data, offset, uuid_bytes(card.uuid), card.memory, card.cores, card.core_limit, flags, 0, 0, 0)
     return bytes(data)
 
@@ -127,7 +157,8 @@ def decode(data: bytes, source: str = "limits") -> tuple[str, list[CardLimit], i
     cards = []
     for index in range(count):
         uuid, memory, cores, core_limit, flags, *_ = CARD.unpack_from(data, HEADER.size + index * CARD.size)
-        cards.append(CardLimit(uuid_text(uuid), memory, cores, core_limit, bool(flags & OVERSUBSCRIBE)))
+        text = uuid_text(uuid, bool(flags & INSTANCE))
+        cards.append(CardLimit(text, memory, cores, core_limit, bool(flags & OVERSUBSCRIBE)))
     return name.rstrip(b"\0").decode("utf-8", "replace"), cards, sequence
 
 

@@ -19,6 +19,7 @@ CORE_LIMITS = (PREFIX + "core-limit", "tencent.com/vcuda-core-limit", "nvidia.co
 PRIORITIES = (PREFIX + "priority", "nvidia.com/priority")  #: the latter is also a resource in a pod's limits
 POLICIES = (PREFIX + "policy", "hami.io/gpu-scheduler-policy")
 WISH_PREFIXES = (PREFIX, "nvidia.com/")
+PROFILE, NOUSE_PROFILE = PREFIX + "profile", PREFIX + "nouse-profile"
 WISHES = ("use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid", "numa-bind")  #: below each of the prefixes
 
 WHOLE_CARD = 100
@@ -39,11 +40,15 @@ class Wishes:
     """A container's wishes for its cards. They never give it a larger amount.
 
     `use_types` / `nouse_types`: lower-case substrings of the model's name; `use_uuids` / `nouse_uuids`: exact;
+    `profiles` / `nouse_profiles`: MIG instances of these profiles alone, or of none of them.
     `numa`: all cards on one NUMA node; `policy`: binpack, spread or "" for the node's own. `priority` orders containers
     for a card's idle time: 0 comes before all others.
     """
 
-    __slots__ = ("nouse_types", "nouse_uuids", "numa", "policy", "priority", "use_types", "use_uuids")
+    __slots__ = (
+        "nouse_profiles", "nouse_types", "nouse_uuids", "numa", "policy", "priority", "profiles", "use_types",
+        "use_uuids",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -54,7 +59,11 @@ class Wishes:
         numa: bool = False,
         policy: str = "",
         priority: int = LOW_PRIORITY,
+        profiles: tuple[str, ...] = (),
+        nouse_profiles: tuple[str, ...] = (),
     ) -> None:
+        self.profiles = profiles
+        self.nouse_profiles = nouse_profiles
         self.use_types = use_types
         self.nouse_types = nouse_types
         self.use_uuids = use_uuids
@@ -212,7 +221,14 @@ def wishes_from(annotations: dict[str, str], priority: int = LOW_PRIORITY) -> Wi
         any(annotations.get(prefix + "numa-bind", "") == "true" for prefix in WISH_PREFIXES),
         policy,
         _priority_wish(annotations, priority),
+        tuple(map(profile_name, _items(annotations, PROFILE))),
+        tuple(map(profile_name, _items(annotations, NOUSE_PROFILE))),
     )
+
+
+def profile_name(text: str) -> str:
+    """A MIG profile as resources name it: `1g.10gb.me`, which nvidia-smi writes as 1g.10gb+me."""
+    return text.lower().replace("+", ".")
 
 
 def _priority_wish(annotations: dict[str, str], default: int) -> int:
@@ -248,12 +264,13 @@ def _whole(annotations: dict[str, str], key: str, low: int, high: int) -> int:
 
 
 def _list(annotations: dict[str, str], name: str) -> tuple[str, ...]:
-    for prefix in WISH_PREFIXES:
-        text = annotations.get(prefix + name)
-        if text is None:
-            continue
-        items = tuple(item.strip() for item in text.split(",") if item.strip())
-        if len(text) > MAX_TEXT or len(items) > MAX_LIST:
-            raise VgpuError(prefix + name, expected=f"at most {MAX_LIST} items", found=len(items))
-        return items
-    return ()
+    key = next((prefix + name for prefix in WISH_PREFIXES if prefix + name in annotations), "")
+    return _items(annotations, key)
+
+
+def _items(annotations: dict[str, str], key: str) -> tuple[str, ...]:
+    text = annotations.get(key, "")
+    items = tuple(item.strip() for item in text.split(",") if item.strip())
+    if len(text) > MAX_TEXT or len(items) > MAX_LIST:
+        raise VgpuError(key, expected=f"at most {MAX_LIST} items", found=len(items))
+    return items

@@ -25,7 +25,7 @@ MAX_KEY_FILE = 256
 SEPARATORS = ",+"
 #: What a part may be called, and the annotation with the same meaning.
 PARTS = {name[len(request.PREFIX) :]: name for name in names.NAMES}
-LISTS = ("use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid")
+LISTS = ("use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid", "profile", "nouse-profile")
 WORDS = {"policy": ("binpack", "spread"), "numa-bind": ("true", "false")}
 WHAT = f"annotation {names.masked(REQUEST + '0' * KEY_DIGITS)}"
 _MAKE = "run: vgpuctl request --make-key"

@@ -14,7 +14,7 @@ import time
 from vgpu.config import inventory as inventories
 from vgpu.config import paths
 from vgpu.config import settings as node_settings
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import VgpuError, shown
 from vgpu.config.inventory import Inventory
 from vgpu.config.settings import Settings
 from vgpu.hook.hooklog import Run
@@ -144,7 +144,8 @@ class Hook:
             opened = {f"{major}:{minor}": path for (major, minor), path in access.nodes.items()}
             node.ledger.confirm(start, opened, self.uncovered, self.limiter)
             self.started, self.run.keep = (node.ledger, start), self.keep
-            return [*node.ledger.describe(allocation), *_too_small(allocation), *notes, *node.ledger.notes]
+            described = [*node.ledger.describe(allocation), *_too_small(allocation), *_hidden(container, allocation)]
+            return [*described, *notes, *node.ledger.notes]
         except BaseException as error:
             self._undo(node.ledger, start, error)
             raise
@@ -232,6 +233,7 @@ class Hook:
             *(step.describe() for step in planned.operations),
             _access(container, pid, planned, node.settings).describe(),
             *_too_small(allocation),
+            *_hidden(container, allocation),
             *planned.notes,
         ]
 
@@ -255,6 +257,15 @@ def _access(container: Container, pid: int, planned: Plan, settings: Settings) -
     opened = {(device.major, device.minor): device.path for device in planned.devices}
     container_rules = rules.from_config(container.config, f"{container.bundle}/config.json")
     return AllowDevices(pid, tuple(opened), settings.text("devices.permissions"), container_rules, opened)
+
+
+def _hidden(container: Container, allocation: Allocation) -> list[str]:
+    """A note where the environment names a card that is none of the container's, such as an instance's parent."""
+    own = [name for card in allocation.cards for name in card.names]
+    for item in container.env.get("CUDA_VISIBLE_DEVICES", "").split(","):
+        if item.startswith(("GPU-", "MIG-")) and not any(name.startswith(item) for name in own):
+            return [f"CUDA_VISIBLE_DEVICES names {shown(item)}, but the container's card is {own[0]}: leave it out"]
+    return []
 
 
 def _too_small(allocation: Allocation) -> list[str]:

@@ -50,11 +50,18 @@ static unsigned load_of(const struct sim_board *board)
 	return percent_of(board, sim_clock_now() / sim_state_header()->period_ns - 1);
 }
 
+/* Neither a card in MIG mode nor an instance has figures of how busy it is. */
+static nvmlReturn_t busy_board(nvmlDevice_t device, const void *out, struct sim_board *board)
+{
+	TRY(sim_nvml_activity_board(device, out, board));
+	return sim_state_mig(sim_nvml_init_card(device), false) ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+}
+
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
 	struct sim_board board;
 
-	TRY(sim_nvml_activity_board(device, utilization, &board));
+	TRY(busy_board(device, utilization, &board));
 	*utilization = (nvmlUtilization_t){load_of(&board), load_of(&board) / 2};
 	return NVML_SUCCESS;
 }
@@ -138,7 +145,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvm
 	nvmlProcessUtilizationSample_t samples[SIM_MAX_SAMPLES];
 	struct sim_board board;
 
-	TRY(sim_nvml_activity_board(device, room, &board));
+	TRY(busy_board(device, room, &board));
 	unsigned count = collect(&board, last_seen, samples), had = *room;
 	*room = count;
 	if (!count)
@@ -166,7 +173,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t devic
 	nvmlProcessUtilizationSample_t samples[SIM_MAX_SAMPLES];
 	struct sim_board board;
 
-	TRY(sim_nvml_activity_board(device, info, &board));
+	TRY(busy_board(device, info, &board));
 	if (info->version != (sizeof *info | 1u << 24))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	unsigned count = collect(&board, info->last_seen, samples), room = info->count;
@@ -191,8 +198,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t devi
 	nvmlUtilization_t utilization;
 
 	TRY(sim_nvml_init_check(device, reasons));
-	TRY(nvmlDeviceGetUtilizationRates(device, &utilization));
-	*reasons = utilization.gpu ? 0 : 1;
+	bool is_busy = nvmlDeviceGetUtilizationRates(device, &utilization) == NVML_SUCCESS && utilization.gpu;
+	*reasons = is_busy ? 0 : 1;
 	return NVML_SUCCESS;
 }
 

@@ -13,15 +13,20 @@ SIM_TRAMPOLINE(nvmlDeviceGetPciInfo, nvmlDeviceGetPciInfo_v2)
 
 #define PERFORMANCE_STATE 0
 
-static nvmlReturn_t number(nvmlDevice_t device, unsigned *out, unsigned (*value)(const struct sim_card *))
+typedef nvmlReturn_t (*check_t)(nvmlDevice_t, const void *);
+
+static nvmlReturn_t number(check_t check, nvmlDevice_t device, unsigned *out,
+			   unsigned (*value)(const struct sim_card *))
 {
-	TRY(sim_nvml_init_check(device, out));
+	TRY(check(device, out));
 	*out = value(device);
 	return NVML_SUCCESS;
 }
 
-/* NUMBER(name, expression over `card`) defines one of the many calls that return one unsigned int. */
-#define NUMBER(name, expression) \
+/* NUMBER(name, expression over `card`) defines one of the many calls that return one unsigned int; ANY: of instances, too. */
+#define NUMBER(name, expression) NUMBER_OF(name, sim_nvml_init_check, expression)
+#define ANY(name, expression) NUMBER_OF(name, sim_nvml_init_check_any, expression)
+#define NUMBER_OF(name, check, expression) \
 	static unsigned value_of_##name(const struct sim_card *card) \
 	{ \
 		(void)card; \
@@ -29,7 +34,7 @@ static nvmlReturn_t number(nvmlDevice_t device, unsigned *out, unsigned (*value)
 	} \
 	SIM_EXPORT nvmlReturn_t nvmlDeviceGet##name(nvmlDevice_t device, unsigned *out) \
 	{ \
-		return number(device, out, value_of_##name); \
+		return number(check, device, out, value_of_##name); \
 	}
 
 static unsigned architecture(const struct sim_card *card)
@@ -50,15 +55,15 @@ static unsigned pcie_generation(const struct sim_card *card)
 	return card->compute_major >= 9 ? 5 : card->compute_major == 8 ? 4 : 3;
 }
 
-NUMBER(Index, (unsigned)sim_nvml_init_index(card))
-NUMBER(MinorNumber, card->minor)
+ANY(Index, (unsigned)sim_nvml_init_index(card))
+ANY(MinorNumber, card->minor)
 NUMBER(EnforcedPowerLimit, card->power_limit_mw)
 NUMBER(PowerManagementLimit, card->power_limit_mw)
 NUMBER(PersistenceMode, 1)
 NUMBER(ComputeMode, 0)
 NUMBER(PerformanceState, PERFORMANCE_STATE)
-NUMBER(Architecture, architecture(card))
-NUMBER(Brand, card->compute_major < 8 ? NVML_BRAND_TESLA : NVML_BRAND_NVIDIA)
+ANY(Architecture, architecture(card))
+ANY(Brand, card->compute_major < 8 ? NVML_BRAND_TESLA : NVML_BRAND_NVIDIA)
 NUMBER(MemoryBusWidth, card->bus_width)
 NUMBER(MultiGpuBoard, 0)
 NUMBER(DisplayActive, 0)
@@ -75,7 +80,6 @@ NUMBER(PcieReplayCounter, 0)
 NUMBER(NumGpuCores, card->sm_count *(card->compute_major == 9 || card->compute_minor == 9 ? 128 : 64))
 NUMBER(BoardId, card->pci_domain << 16 | card->pci_bus << 8)
 NUMBER(DefaultEccMode, 1)
-NUMBER(MaxMigDeviceCount, card->compute_major >= 8 ? 7 : 0)
 NUMBER(AccountingBufferSize, 0)
 NUMBER(BusType, 2)
 NUMBER(NumFans, 0)
@@ -83,7 +87,7 @@ NUMBER(ModuleId, (unsigned)sim_nvml_init_index(card) + 1)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned length)
 {
-	TRY(sim_nvml_init_check(device, name));
+	TRY(sim_nvml_init_check_any(device, name));
 	return sim_nvml_init_text(name, length, device->name);
 }
 
@@ -105,7 +109,7 @@ static void bus_id(char *out, size_t size, int digits, const struct sim_card *ca
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info)
 {
-	TRY(sim_nvml_init_check(device, info));
+	TRY(sim_nvml_init_check_any(device, info));
 	*info = (nvmlPciInfo_t){
 		.domain = device->pci_domain,
 		.bus = device->pci_bus,
@@ -120,7 +124,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *info)
 {
-	TRY(sim_nvml_init_check(device, info));
+	TRY(sim_nvml_init_check_any(device, info));
 	*info = (nvmlPciInfo_v2_t){
 		.domain = device->pci_domain,
 		.bus = device->pci_bus,
@@ -149,7 +153,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemo
 {
 	uint64_t used, available;
 
-	TRY(sim_nvml_init_check(device, memory));
+	TRY(sim_nvml_init_check_sum(device, memory));
 	if (memory->version != NVML_MEMORY_V2)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	TRY(measure(device, &used, &available));
@@ -165,7 +169,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_
 {
 	uint64_t used, available;
 
-	TRY(sim_nvml_init_check(device, memory));
+	TRY(sim_nvml_init_check_sum(device, memory));
 	TRY(measure(device, &used, &available));
 	memory->total = device->memory;
 	memory->used = used + device->reserved;
@@ -175,7 +179,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory)
 {
-	TRY(sim_nvml_init_check(device, memory));
+	TRY(sim_nvml_init_check_any(device, memory));
 	*memory = (nvmlBAR1Memory_t){.bar1Total = device->bar1, .bar1Free = device->bar1};
 	return NVML_SUCCESS;
 }
@@ -205,20 +209,10 @@ SIM_TRAMPOLINE(nvmlDeviceGetMaxClockInfo, nvmlDeviceGetClockInfo)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
-	TRY(sim_nvml_init_check(device, major));
+	TRY(sim_nvml_init_check_any(device, major));
 	REJECT(!minor);
 	*major = (int)device->compute_major;
 	*minor = (int)device->compute_minor;
-	return NVML_SUCCESS;
-}
-
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
-{
-	TRY(sim_nvml_init_check(device, current));
-	REJECT(!pending);
-	if (device->compute_major < 8)
-		return NVML_ERROR_NOT_SUPPORTED;
-	*current = *pending = 0;
 	return NVML_SUCCESS;
 }
 
@@ -235,21 +229,6 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetDriverModel(nvmlDevice_t device, unsigned *
 	(void)pending;
 	TRY(sim_nvml_init_check(device, current));
 	return NVML_ERROR_NOT_SUPPORTED;
-}
-
-SIM_EXPORT nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig)
-{
-	TRY(sim_nvml_init_check(device, is_mig));
-	*is_mig = 0;
-	return NVML_SUCCESS;
-}
-
-/* MIG is off: there are no such devices. */
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *mig)
-{
-	(void)index;
-	TRY(sim_nvml_init_check(device, mig));
-	return device->compute_major < 8 ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_NOT_FOUND;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, int counter, unsigned *kib)

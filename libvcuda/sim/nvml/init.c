@@ -1,5 +1,6 @@
 /*
- * Start and end of NVML, errors, values of the whole node, and device handles by index, serial, UUID and PCI address.
+ * Start and end of NVML, errors, values of the whole node, and device handles by index, UUID and PCI address. Handles of
+ * instances by their index are in nvml/mig.c.
  * NVML ignores CUDA_VISIBLE_DEVICES. Values of one card are in the other files of nvml/.
  */
 #include <pthread.h>
@@ -98,24 +99,62 @@ nvmlReturn_t sim_nvml_init_ready(void)
 	return result == NVML_SUCCESS ? sim_nvml_init_return(sim_ledger_driver_status()) : result;
 }
 
-int sim_nvml_init_index(nvmlDevice_t device)
+static int position(const unsigned *entries, unsigned count, nvmlDevice_t device)
 {
-	for (unsigned i = 0; i < visible_count; i++)
-		if (sim_state_card(visible[i]) == device)
+	for (unsigned i = 0; i < count; i++)
+		if (sim_state_card(entries[i]) == device)
 			return (int)i;
 	return -1;
 }
 
-unsigned sim_nvml_init_card(nvmlDevice_t device)
+static bool is_instance(nvmlDevice_t device)
 {
-	return visible[sim_nvml_init_index(device)];
+	for (unsigned i = sim_state_card_count(); i < SIM_MAX_CARDS; i++)
+		if (sim_state_card(i) == device)
+			return device->instance != 0;
+	return false;
 }
 
-nvmlReturn_t sim_nvml_init_check(nvmlDevice_t device, const void *out)
+nvmlDevice_t sim_nvml_init_whole(nvmlDevice_t device)
+{
+	return device->instance ? sim_state_card(device->parent) : device;
+}
+
+int sim_nvml_init_index(nvmlDevice_t device)
+{
+	unsigned entries[SIM_MAX_CARDS];
+
+	if (!is_instance(device))
+		return position(visible, visible_count, device);
+	if (position(visible, visible_count, sim_nvml_init_whole(device)) < 0)
+		return -1;
+	return position(entries, sim_nodes_visible_instances(device->parent, entries), device);
+}
+
+unsigned sim_nvml_init_card(nvmlDevice_t device)
+{
+	return (unsigned)(device - sim_state_card(0));
+}
+
+nvmlReturn_t sim_nvml_init_check_any(nvmlDevice_t device, const void *out)
 {
 	TRY(sim_nvml_init_ready());
 	REJECT(!out || sim_nvml_init_index(device) < 0);
 	return sim_nvml_init_lost(sim_nvml_init_card(device)) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+}
+
+nvmlReturn_t sim_nvml_init_check(nvmlDevice_t device, const void *out)
+{
+	TRY(sim_nvml_init_check_any(device, out));
+	return device->instance ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+}
+
+nvmlReturn_t sim_nvml_init_check_sum(nvmlDevice_t device, const void *out)
+{
+	TRY(sim_nvml_init_check_any(device, out));
+	if (!sim_state_mig(sim_nvml_init_card(device), false) || sim_nodes_monitor())
+		return NVML_SUCCESS;
+	return NVML_ERROR_NO_PERMISSION;
 }
 
 bool sim_nvml_init_lost(unsigned card)
@@ -127,7 +166,7 @@ bool sim_nvml_init_lost(unsigned card)
 static nvmlReturn_t give_handle(const struct sim_card *card, nvmlDevice_t *device)
 {
 	*device = card;
-	return sim_nvml_init_check(card, device);
+	return sim_nvml_init_check_any(card, device);
 }
 
 nvmlReturn_t sim_nvml_init_text(char *out, unsigned length, const char *text)
@@ -206,7 +245,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice
 
 static void uuid_text(const struct sim_card *card, char text[64])
 {
-	char *at = text + sprintf(text, "GPU-");
+	char *at = text + sprintf(text, card->instance ? "MIG-" : "GPU-");
 
 	for (int i = 0; i < 16; i++)
 		at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", card->uuid[i]);
@@ -216,23 +255,35 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsig
 {
 	char text[64];
 
-	TRY(sim_nvml_init_check(device, uuid));
+	TRY(sim_nvml_init_check_any(device, uuid));
 	uuid_text(device, text);
 	return sim_nvml_init_text(uuid, length, text);
 }
 
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+static bool find_uuid(const char *uuid, const unsigned *entries, unsigned count, const struct sim_card **card)
 {
 	char text[64];
 
+	for (unsigned i = 0; i < count; i++) {
+		*card = sim_state_card(entries[i]);
+		uuid_text(*card, text);
+		if (strcasecmp(uuid, text) == 0)
+			return true;
+	}
+	return false;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+{
+	unsigned entries[SIM_MAX_CARDS];
+	const struct sim_card *card;
+
 	TRY(sim_nvml_init_ready());
 	REJECT(!uuid || !device);
-	for (unsigned i = 0; i < visible_count; i++) {
-		uuid_text(sim_state_card(visible[i]), text);
-		if (strcasecmp(uuid, text) == 0)
-			return give_handle(sim_state_card(visible[i]), device);
-	}
-	return NVML_ERROR_NOT_FOUND;
+	bool is_found = find_uuid(uuid, visible, visible_count, &card);
+	for (unsigned i = 0; !is_found && i < visible_count; i++)
+		is_found = find_uuid(uuid, entries, sim_nodes_visible_instances(visible[i], entries), &card);
+	return is_found ? give_handle(card, device) : NVML_ERROR_NOT_FOUND;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlDevice_t *device)

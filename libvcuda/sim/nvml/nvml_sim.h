@@ -24,8 +24,14 @@
 /* Checks that NVML is initialized and the driver is loaded. */
 nvmlReturn_t sim_nvml_init_ready(void);
 nvmlReturn_t sim_nvml_init_absent(void);
-/* Also checks that the handle belongs to a card that this process may see and that is not lost. */
+/* Also checks that the handle belongs to a card that this process may see and that is not lost; to no instance. */
 nvmlReturn_t sim_nvml_init_check(nvmlDevice_t device, const void *out);
+/* The same, but instances have this value, too. */
+nvmlReturn_t sim_nvml_init_check_any(nvmlDevice_t device, const void *out);
+/* The same for what a card in MIG mode shows of all its instances together, where the process may see it. */
+nvmlReturn_t sim_nvml_init_check_sum(nvmlDevice_t device, const void *out);
+/* The card of an instance; another card is its own. */
+nvmlDevice_t sim_nvml_init_whole(nvmlDevice_t device);
 nvmlReturn_t sim_nvml_init_return(enum sim_status status);
 nvmlReturn_t sim_nvml_init_text(char *out, unsigned length, const char *text);
 
@@ -40,7 +46,7 @@ unsigned sim_nvml_process_pid(pid_t pid, bool known);
 /* Whether the card fell off the bus and has not come back. */
 bool sim_nvml_init_lost(unsigned card);
 
-/* The card's position among the visible cards. */
+/* The position among the visible cards, or of an instance among its card's; -1: it is not visible. */
 int sim_nvml_init_index(nvmlDevice_t device);
 /* The card's position in the state. */
 unsigned sim_nvml_init_card(nvmlDevice_t device);

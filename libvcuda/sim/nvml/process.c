@@ -50,7 +50,7 @@ static unsigned as_told(struct sim_process list[SIM_MAX_SLOTS], unsigned count)
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, const void *out,
 			      struct sim_process list[SIM_MAX_SLOTS])
 {
-	TRY(sim_nvml_init_check(device, count));
+	TRY(sim_nvml_init_check_sum(device, count));
 	unsigned room = *count;
 	TRY(sim_nvml_init_return(sim_ledger_processes(sim_nvml_init_card(device), list, SIM_MAX_SLOTS, count)));
 	*count = as_told(list, *count < SIM_MAX_SLOTS ? *count : SIM_MAX_SLOTS);
@@ -80,8 +80,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t dev
 		out[i] = (nvmlProcessInfo_v2_t){
 			.pid = (unsigned)list[i].pid,
 			.usedGpuMemory = list[i].used,
-			.gpuInstanceId = NVML_NO_INSTANCE,
-			.computeInstanceId = NVML_NO_INSTANCE,
+			.gpuInstanceId = list[i].gi,
+			.computeInstanceId = list[i].ci,
 		};
 	return result;
 }
@@ -102,7 +102,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t devic
 {
 	struct sim_process list[SIM_MAX_SLOTS];
 
-	TRY(sim_nvml_init_check(device, out));
+	TRY(sim_nvml_init_check_any(device, out));
 	if (out->version != (sizeof *out | 1u << 24))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	REJECT(out->mode > 2);
@@ -114,7 +114,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t devic
 	for (unsigned i = 0; result == NVML_SUCCESS && i < out->count; i++) {
 		out->processes[i].pid = (unsigned)list[i].pid;
 		out->processes[i].used = list[i].used;
-		out->processes[i].gpu_instance = out->processes[i].compute_instance = NVML_NO_INSTANCE;
+		out->processes[i].gpu_instance = list[i].gi;
+		out->processes[i].compute_instance = list[i].ci;
 		out->processes[i].protected_used = 0;
 	}
 	return result;
@@ -122,7 +123,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t devic
 
 static nvmlReturn_t nobody(nvmlDevice_t device, unsigned *count)
 {
-	TRY(sim_nvml_init_check(device, count));
+	TRY(sim_nvml_init_check_sum(device, count));
 	*count = 0;
 	return NVML_SUCCESS;
 }

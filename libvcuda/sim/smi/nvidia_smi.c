@@ -47,8 +47,17 @@ static unsigned read_cards(const char *only, struct smi_card cards[MAX_CARDS])
 
 static void print_list(const struct smi_card *cards, unsigned count)
 {
-	for (unsigned i = 0; i < count; i++)
+	struct smi_card instances[SMI_MAX_INSTANCES];
+
+	for (unsigned i = 0; i < count; i++) {
 		printf("GPU %u: %s (UUID: %s)\n", cards[i].index, cards[i].name, cards[i].uuid);
+		unsigned found = smi_nvml_instances(&cards[i], instances);
+		for (unsigned j = 0; j < found; j++) {
+			const char *profile = strstr(instances[j].name, "MIG ");
+			printf("  %-15s Device %2u: (UUID: %s)\n", profile ? profile : instances[j].name,
+			       instances[j].index, instances[j].uuid);
+		}
+	}
 }
 
 static void print_head(void)
@@ -75,25 +84,77 @@ static void print_card(const struct smi_card *card)
 {
 	printf("| %3u  %-26.26s     On |   %-16.16s Off |                  N/A |\n", card->index, card->name,
 	       card->bus_id);
-	printf("| N/A  %3uC    P0           %4uW / %4uW | %7lluMiB / %6lluMiB | %6u%%      Default |\n",
-	       card->temperature, card->power_mw / 1000, card->power_limit_mw / 1000, card->memory.used >> 20,
-	       card->memory.total >> 20, card->utilization.gpu);
-	puts("|                                         |                        |                  N/A |");
+	char memory[48] = "N/A", load[16] = "N/A";
+
+	if (!card->is_sum_hidden)
+		snprintf(memory, sizeof memory, "%7lluMiB / %6lluMiB", card->memory.used >> 20,
+			 card->memory.total >> 20);
+	if (!smi_nvml_in_mig_mode(card))
+		snprintf(load, sizeof load, "%u%%", card->utilization.gpu);
+	printf("| N/A  %3uC    P0           %4uW / %4uW | %22s | %7s      Default |\n", card->temperature,
+	       card->power_mw / 1000, card->power_limit_mw / 1000, memory, load);
+	printf("|                                         |                        | %20s |\n",
+	       *card->mig[0] == '[' ? "N/A" : card->mig[0]);
 	puts("+-----------------------------------------+------------------------+----------------------+");
+}
+
+static void print_instances(const struct smi_card *cards, unsigned count)
+{
+	struct smi_card instances[SMI_MAX_INSTANCES];
+	bool any = false;
+
+	for (unsigned i = 0; i < count; i++)
+		any |= smi_nvml_in_mig_mode(&cards[i]);
+	if (!any)
+		return;
+	puts("");
+	puts(line);
+	puts("| MIG devices:                                                                            |");
+	puts("+------------------+----------------------------------------------------------------------+");
+	puts("| GPU  GI  CI  MIG |                                                         Memory-Usage |");
+	puts("|      ID  ID  Dev |                                                                      |");
+	puts("|==================+======================================================================|");
+	for (unsigned i = 0; i < count; i++) {
+		unsigned found = smi_nvml_instances(&cards[i], instances);
+		for (unsigned j = 0; j < found; j++)
+			printf("| %2u  %3u %3u %3u  | %53lluMiB / %6lluMiB |\n", cards[i].index, instances[j].gi,
+			       instances[j].ci, instances[j].index, instances[j].memory.used >> 20,
+			       instances[j].memory.total >> 20);
+	}
+	puts(line);
 }
 
 static void print_process(const struct smi_card *card, const nvmlProcessInfo_v2_t *process)
 {
-	char name[64] = "[Not Found]";
+	char name[64] = "[Not Found]", gi[16] = "N/A", ci[16] = "N/A";
 
+	if (process->gpuInstanceId != NVML_NO_INSTANCE) {
+		snprintf(gi, sizeof gi, "%u", process->gpuInstanceId);
+		snprintf(ci, sizeof ci, "%u", process->computeInstanceId);
+	}
 	nvml.nvmlSystemGetProcessName(process->pid, name, sizeof name);
-	printf("| %4u   N/A  N/A %9u      C   %-38.38s %7lluMiB |\n", card->index, process->pid, name,
+	printf("| %4u %5s %4s %9u      C   %-38.38s %7lluMiB |\n", card->index, gi, ci, process->pid, name,
 	       process->usedGpuMemory >> 20);
+}
+
+/* A process that may not see the list of a card in MIG mode sees those of its instances. */
+static bool print_processes_of(const struct smi_card *card)
+{
+	static nvmlProcessInfo_v2_t list[SMI_MAX_PROCESSES];
+	struct smi_card instances[SMI_MAX_INSTANCES];
+	unsigned found = smi_nvml_instances(card, instances), count = 0;
+
+	for (unsigned i = 0; i < (found ? found : 1); i++) {
+		unsigned processes = smi_nvml_processes(found ? instances[i].device : card->device, list);
+		for (unsigned j = 0; j < processes; j++)
+			print_process(card, &list[j]);
+		count += processes;
+	}
+	return count != 0;
 }
 
 static void print_processes(const struct smi_card *cards, unsigned count)
 {
-	static nvmlProcessInfo_v2_t list[SMI_MAX_PROCESSES];
 	bool any = false;
 
 	puts("");
@@ -102,12 +163,8 @@ static void print_processes(const struct smi_card *cards, unsigned count)
 	puts("|  GPU   GI   CI        PID   Type   Process name                              GPU Memory |");
 	puts("|        ID   ID                                                               Usage      |");
 	puts("|=========================================================================================|");
-	for (unsigned i = 0; i < count; i++) {
-		unsigned processes = smi_nvml_processes(cards[i].device, list);
-		any |= processes > 0;
-		for (unsigned j = 0; j < processes; j++)
-			print_process(&cards[i], &list[j]);
-	}
+	for (unsigned i = 0; i < count; i++)
+		any |= print_processes_of(&cards[i]);
 	if (!any)
 		puts("|  No running processes found                                                             |");
 	puts(line);
@@ -118,6 +175,7 @@ static void print_table(const struct smi_card *cards, unsigned count)
 	print_head();
 	for (unsigned i = 0; i < count; i++)
 		print_card(&cards[i]);
+	print_instances(cards, count);
 	print_processes(cards, count);
 }
 

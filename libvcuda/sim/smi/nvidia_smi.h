@@ -31,7 +31,11 @@
 	X(nvmlDeviceGetPowerUsage, (nvmlDevice_t, unsigned *)) \
 	X(nvmlDeviceGetEnforcedPowerLimit, (nvmlDevice_t, unsigned *)) \
 	X(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t, int *, int *)) \
-	X(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))
+	X(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *)) \
+	X(nvmlDeviceGetMigMode, (nvmlDevice_t, unsigned *, unsigned *)) \
+	X(nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t, unsigned, nvmlDevice_t *)) \
+	X(nvmlDeviceGetGpuInstanceId, (nvmlDevice_t, unsigned *)) \
+	X(nvmlDeviceGetComputeInstanceId, (nvmlDevice_t, unsigned *))
 
 struct smi_nvml {
 #define X(name, parameters) nvmlReturn_t(*name) parameters;
@@ -41,6 +45,7 @@ struct smi_nvml {
 };
 
 #define SMI_MAX_PROCESSES 1024u
+#define SMI_MAX_INSTANCES 7u
 
 extern struct smi_nvml nvml;
 
@@ -49,6 +54,9 @@ struct smi_card {
 	nvmlDevice_t device;
 	char name[96], uuid[96], serial[32], bus_id[32];
 	nvmlMemory_v2_t memory;
+	bool is_sum_hidden; /* this process may not see what all instances of the card use together */
+	const char *mig[2]; /* now, and after the next reset */
+	unsigned gi, ci;    /* of an instance */
 	nvmlUtilization_t utilization;
 	unsigned temperature, power_mw, power_limit_mw;
 	int compute_major, compute_minor;
@@ -57,6 +65,9 @@ struct smi_card {
 /* Loads and initializes NVML. On failure it prints a line and returns the exit status. */
 int smi_nvml_start(void);
 bool smi_nvml_read_card(nvmlDevice_t device, struct smi_card *card);
+bool smi_nvml_in_mig_mode(const struct smi_card *card);
+/* Reads the instances of a card and returns their number. */
+unsigned smi_nvml_instances(const struct smi_card *card, struct smi_card instances[SMI_MAX_INSTANCES]);
 /* Stores the processes on a card and returns their number. */
 unsigned smi_nvml_processes(nvmlDevice_t device, nvmlProcessInfo_v2_t list[SMI_MAX_PROCESSES]);
 /* --query-gpu=... with --format=csv[,noheader][,nounits]; returns the exit status. */

@@ -54,6 +54,8 @@ static void process_name(char *out, size_t size, unsigned pid)
 	X("pci.bus_id", "", snprintf(out, size, "%s", r->card->bus_id)) \
 	X("gpu_bus_id", "", snprintf(out, size, "%s", r->card->bus_id)) \
 	X("driver_version", "", driver_version(out, size)) \
+	X("mig.mode.current", "", snprintf(out, size, "%s", r->card->mig[0])) \
+	X("mig.mode.pending", "", snprintf(out, size, "%s", r->card->mig[1])) \
 	X("compute_cap", "", snprintf(out, size, "%d.%d", r->card->compute_major, r->card->compute_minor)) \
 	X("memory.total", "MiB", mib(out, size, r->card->memory.total)) \
 	X("memory.reserved", "MiB", mib(out, size, r->card->memory.reserved)) \

@@ -32,7 +32,8 @@ static uint64_t add(uint64_t a, uint64_t b)
 	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
-static uint64_t total(const struct sim_file *file, unsigned card)
+/* What is used of the entry alone. */
+static uint64_t used_of(const struct sim_file *file, unsigned card)
 {
 	uint64_t sum = sim_shares_sum(file, card);
 
@@ -40,6 +41,33 @@ static uint64_t total(const struct sim_file *file, unsigned card)
 		if (file->slots[i].token)
 			sum = add(sum, add(file->slots[i].allocated[card], file->slots[i].context[card]));
 	return sum;
+}
+
+static bool is_instance_of(const struct sim_card *entry, unsigned card)
+{
+	return entry->instance && entry->parent == card;
+}
+
+/* A card's memory has that of its instances. The compute instances of one GPU instance have the same memory. */
+static uint64_t total(const struct sim_file *file, unsigned card)
+{
+	const struct sim_card *self = &file->cards[card];
+	uint64_t sum = used_of(file, card);
+
+	for (unsigned i = sim_state_card_count(); i < SIM_MAX_CARDS; i++) {
+		const struct sim_card *other = &file->cards[i];
+		if (i != card && (self->instance ? is_instance_of(other, self->parent) && other->gi == self->gi
+						 : is_instance_of(other, card)))
+			sum = add(sum, used_of(file, i));
+	}
+	return sum;
+}
+
+static bool is_lost(const struct sim_file *file, unsigned card)
+{
+	unsigned board = sim_state_card(card)->instance ? sim_state_card(card)->parent : card;
+
+	return sim_state_gone(card) || file->boards[board].is_lost == SIM_LOST_MARK;
 }
 
 static bool fits(const struct sim_file *file, unsigned card, uint64_t bytes)
@@ -106,9 +134,9 @@ enum sim_status sim_ledger_card_status(unsigned card)
 
 	if (sim_state_lock(&file) != SIM_OK)
 		return SIM_OK;
-	bool is_lost = file->boards[card].is_lost == SIM_LOST_MARK;
+	enum sim_status present = is_lost(file, card) ? SIM_LOST : SIM_OK;
 	sim_state_unlock();
-	return is_lost ? SIM_LOST : SIM_OK;
+	return present;
 }
 
 static void unlist(struct sim_slot *slot, unsigned card, int64_t change)
@@ -141,7 +169,7 @@ enum sim_status sim_ledger_attach(unsigned card)
 
 	if (status != SIM_OK)
 		return status;
-	status = file->boards[card].is_lost == SIM_LOST_MARK ? SIM_LOST : sim_slots_ensure(file);
+	status = is_lost(file, card) ? SIM_LOST : sim_slots_ensure(file);
 	if (status == SIM_OK)
 		status = attach(file, card, &file->slots[sim_slots_own()]);
 	sim_state_unlock();
@@ -187,7 +215,7 @@ enum sim_status sim_ledger_reserve(unsigned card, uint64_t bytes)
 
 	if (status != SIM_OK)
 		return status;
-	status = file->boards[card].is_lost == SIM_LOST_MARK ? SIM_LOST : sim_slots_ensure(file);
+	status = is_lost(file, card) ? SIM_LOST : sim_slots_ensure(file);
 	if (status == SIM_OK)
 		status = charge(file, card, &file->slots[sim_slots_own()].allocated[card], bytes);
 	sim_state_unlock();
@@ -240,8 +268,13 @@ enum sim_status sim_ledger_shown(unsigned card, uint64_t *bytes)
 	return SIM_OK;
 }
 
-static void describe(const struct sim_slot *slot, unsigned card, pid_t pid, struct sim_process *process)
+static void describe(const struct sim_file *file, const struct sim_slot *slot, unsigned card, pid_t pid,
+		     struct sim_process *process)
 {
+	const struct sim_card *entry = &file->cards[card];
+
+	process->gi = entry->instance ? entry->gi : SIM_NO_COMPUTE;
+	process->ci = entry->instance ? entry->ci : SIM_NO_COMPUTE;
 	process->pid = pid ? pid : slot->pid;
 	process->known = pid != 0;
 	uint64_t used = add(slot->allocated[card], slot->context[card]);
@@ -259,12 +292,16 @@ enum sim_status sim_ledger_processes(unsigned card, struct sim_process *list, un
 	if (status != SIM_OK)
 		return status;
 	*count = 0;
-	for (unsigned i = 0; i < used_slots(file); i++) {
-		if (!file->slots[i].token || !file->slots[i].context[card] || !sim_slots_lives(i, &pid))
+	for (unsigned entry = 0; entry < SIM_MAX_CARDS; entry++) {
+		if (entry != card && !is_instance_of(&file->cards[entry], card))
 			continue;
-		if (*count < size)
-			describe(&file->slots[i], card, pid, &list[*count]);
-		*count += 1;
+		for (unsigned i = 0; i < used_slots(file); i++) {
+			if (!file->slots[i].token || !file->slots[i].context[entry] || !sim_slots_lives(i, &pid))
+				continue;
+			if (*count < size)
+				describe(file, &file->slots[i], entry, pid, &list[*count]);
+			*count += 1;
+		}
 	}
 	sim_state_unlock();
 	return SIM_OK;

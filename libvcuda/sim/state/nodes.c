@@ -1,6 +1,6 @@
 /*
- * Which cards a process sees: those whose device node it can open, as with the real driver. Also whether it can open
- * the nodes that belong to no card. The cards themselves are in state/state.c. tools/sim_root.py and the hook under
+ * Which cards a process sees: those whose device node it can open, as with the real driver; and which instances of
+ * them, by the nodes of MIG's capabilities. Also whether it can open the nodes that belong to no card. The cards themselves are in state/state.c. tools/sim_root.py and the hook under
  * test create the nodes.
  */
 #include "state/internal.h"
@@ -17,14 +17,15 @@
 
 #define NVIDIA_MAJOR 195
 #define CONTROL_MINOR 255
+#define MONITOR_CAPABILITY 2
 
 /*
  * The kernel checks permissions (mode, device cgroup) before it looks for a driver. On a machine without the driver,
  * ENXIO or ENODEV therefore means that the process has permission.
  */
-static bool opens(const char *path)
+static bool opens(const char *path, int access)
 {
-	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	int fd = open(path, access | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 
 	if (fd < 0)
 		return errno == ENXIO || errno == ENODEV;
@@ -32,16 +33,22 @@ static bool opens(const char *path)
 	return true;
 }
 
-static bool is_device(const char *path, dev_t device)
+static bool node_works(const char *path, unsigned minor)
 {
 	struct stat st;
 
-	return stat(path, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == device;
+	return stat(path, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == makedev(NVIDIA_MAJOR, minor) &&
+	       opens(path, O_RDWR);
 }
 
-static bool node_works(const char *path, unsigned minor)
+/* The major number of nvidia-caps is dynamic. Its nodes are for reading only. */
+static bool capability_works(unsigned minor)
 {
-	return is_device(path, makedev(NVIDIA_MAJOR, minor)) && opens(path);
+	char path[48];
+	struct stat st;
+
+	snprintf(path, sizeof path, "/dev/nvidia-caps/nvidia-cap%u", minor);
+	return stat(path, &st) == 0 && S_ISCHR(st.st_mode) && minor(st.st_rdev) == minor && opens(path, O_RDONLY);
 }
 
 /* VGPU_SIM_DEVICE_NODES=0 makes one process ignore device nodes, for host tools on a host that has none. */
@@ -65,6 +72,30 @@ unsigned sim_nodes_visible_cards(unsigned cards[SIM_MAX_CARDS])
 	return count;
 }
 
+/* The driver's numbers: two for the node, then for each card 15 GPU instances, each with eight compute instances. */
+static unsigned capability_of(const struct sim_card *instance)
+{
+	return 3 + sim_state_card(instance->parent)->minor * 135 + instance->gi * 9;
+}
+
+unsigned sim_nodes_visible_instances(unsigned parent, unsigned entries[SIM_MAX_CARDS])
+{
+	unsigned all = sim_state_mig(parent, false) ? sim_state_instances(parent, entries) : 0, count = 0;
+
+	for (unsigned i = 0; i < all; i++) {
+		const struct sim_card *card = sim_state_card(entries[i]);
+		if (!nodes_matter() ||
+		    (capability_works(capability_of(card)) && capability_works(capability_of(card) + 1 + card->ci)))
+			entries[count++] = entries[i];
+	}
+	return count;
+}
+
+bool sim_nodes_monitor(void)
+{
+	return !nodes_matter() || capability_works(MONITOR_CAPABILITY);
+}
+
 bool sim_nodes_control(void)
 {
 	return !nodes_matter() || node_works("/dev/nvidiactl", CONTROL_MINOR);
@@ -72,5 +103,5 @@ bool sim_nodes_control(void)
 
 bool sim_nodes_uvm(void)
 {
-	return !nodes_matter() || opens("/dev/nvidia-uvm"); /* the major number of nvidia-uvm is dynamic */
+	return !nodes_matter() || opens("/dev/nvidia-uvm", O_RDWR); /* the major number of nvidia-uvm is dynamic */
 }

@@ -58,21 +58,21 @@ static bool card_is_sane(const struct sim_card *card)
 
 	for (unsigned i = 0; sane && i < card->link_count; i++)
 		sane = card->links[i] < header.card_count || card->links[i] >= SIM_LINK_SWITCH;
-	return sane;
+	return sane && (!card->instance || card->parent < header.card_count);
 }
 
 /* The copy is checked and used, not the mapping: any process may overwrite the file later. */
 static bool copy_cards(void)
 {
 	header = file->header;
-	memcpy(cards, file->cards, sizeof cards);
 	if (memcmp(header.magic, SIM_MAGIC, sizeof header.magic) || header.version != SIM_VERSION ||
 	    header.card_count > SIM_MAX_CARDS || header.slot_count != SIM_MAX_SLOTS ||
 	    header.parties > SIM_MAX_PROCESSES || header.period_ns < 1000000 || header.slice_ns < 1000 ||
 	    header.slice_ns > 1000000000u || header.switch_ns > 1000000000u || header.cpu_percent > 100)
 		return false;
+	memcpy(cards, file->cards, header.card_count * sizeof *cards);
 	for (unsigned i = 0; i < header.card_count; i++)
-		if (!card_is_sane(&cards[i]))
+		if (cards[i].instance || !card_is_sane(&cards[i]))
 			return false;
 	return true;
 }
@@ -183,6 +183,60 @@ enum sim_status sim_state_open(void)
 bool sim_state_forked(void)
 {
 	return atomic_load(&is_forked);
+}
+
+/* Instances are numbered anew when the layout changes: what is not the same number is not the same instance. */
+bool sim_state_gone(unsigned card)
+{
+	return cards[card].instance &&
+	       __atomic_load_n(&file->cards[card].instance, __ATOMIC_ACQUIRE) != cards[card].instance;
+}
+
+bool sim_state_mig(unsigned card, bool pending)
+{
+	struct sim_file *locked;
+
+	if (sim_state_lock(&locked) != SIM_OK)
+		return false;
+	bool is_on = locked->boards[card].mig_mode[pending] == 1;
+	sim_state_unlock();
+	return is_on;
+}
+
+/* An entry that is free, or damaged, is left as it is: whoever has it sees that it is gone. */
+static void copy_instances(void)
+{
+	for (unsigned i = header.card_count; i < SIM_MAX_CARDS; i++) {
+		struct sim_card now = file->cards[i];
+		if (now.instance && now.instance != cards[i].instance && card_is_sane(&now))
+			cards[i] = now;
+	}
+}
+
+static bool comes_before(const struct sim_card *a, const struct sim_card *b)
+{
+	return a->gi < b->gi || (a->gi == b->gi && a->ci < b->ci);
+}
+
+unsigned sim_state_instances(unsigned parent, unsigned entries[SIM_MAX_CARDS])
+{
+	struct sim_file *locked;
+	unsigned count = 0;
+
+	if (sim_state_lock(&locked) != SIM_OK)
+		return 0;
+	copy_instances();
+	for (unsigned i = header.card_count; i < SIM_MAX_CARDS; i++) {
+		if (!cards[i].instance || cards[i].parent != parent || cards[i].ci == SIM_NO_COMPUTE ||
+		    sim_state_gone(i))
+			continue;
+		unsigned at = count++;
+		for (; at && comes_before(&cards[i], &cards[entries[at - 1]]); at--)
+			entries[at] = entries[at - 1];
+		entries[at] = i;
+	}
+	sim_state_unlock();
+	return count;
 }
 
 unsigned sim_state_card_count(void)

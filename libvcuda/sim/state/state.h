@@ -2,9 +2,11 @@
  * The simulated node: the cards and the ledger of their memory, in one file that every process of every container maps.
  *
  * $VGPU_SIM_DIR/cards has the header, the cards and one slot per process. tools/sim_layout.py mirrors these
- * structures (the layout test of the simulator compares them). Cards do not change after that. $VGPU_SIM_DIR/slots is
- * an empty file: byte N is locked while the owner of slot N lives. The bytes from SIM_MAX_SLOTS on belong to the
- * processes of the virtual clock.
+ * structures (the layout test of the simulator compares them). The whole cards, which come first, do not change after
+ * that. The entries behind them are for MIG's compute instances: each is a card with a parent, and has its own time.
+ * tools/sim_mig.py makes and destroys them under the lock while programs run. $VGPU_SIM_DIR/slots is an empty file: byte
+ * N is locked while the owner of slot N lives. The bytes from SIM_MAX_SLOTS on belong to the processes of the virtual
+ * clock.
  *
  * Liveness must hold across PID namespaces, where a pid has no meaning. A slot's byte is therefore a POSIX record lock:
  * the kernel drops it when its process ends, a forked child does not inherit it, and F_OFD_GETLK (which also sees the
@@ -26,8 +28,9 @@
 #include <sys/types.h>
 
 #define SIM_MAGIC "vgpu-sim"
-#define SIM_VERSION 6u
-#define SIM_MAX_CARDS 16u
+#define SIM_VERSION 7u
+#define SIM_MAX_CARDS 32u   /* and instances */
+#define SIM_NO_COMPUTE 0xffffffffu
 #define SIM_MAX_SLOTS 1024u
 #define SIM_MAX_LINKS 18u
 #define SIM_LINK_SWITCH 0xfeu /* the link ends at an NVSwitch */
@@ -48,7 +51,7 @@
 struct sim_header {
 	char magic[8];
 	uint32_t version;
-	uint32_t card_count;
+	uint32_t card_count; /* whole cards */
 	uint32_t slot_count;
 	uint32_t device_nodes; /* 1: a card is visible where its node can be opened; 0: everywhere */
 	uint32_t slot_high;    /* slots from here on were never used; changes under the lock */
@@ -78,7 +81,8 @@ struct sim_header {
 	uint32_t stacks; /* 1: a larger stack costs its growth for each thread that the card can run */
 	uint32_t stream_bytes;
 	uint32_t nvml_lag_ms; /* how old the figure of a card's used memory may be that NVML shows */
-	uint8_t reserved[128];
+	uint32_t instance_count; /* how many instances there have ever been */
+	uint8_t reserved[124];
 };
 
 struct sim_card {
@@ -110,7 +114,14 @@ struct sim_card {
 	uint32_t link_count;
 	uint8_t links[32]; /* where each NVLink ends: a card's index, SIM_LINK_SWITCH or SIM_LINK_NONE */
 	uint8_t relation[SIM_MAX_CARDS]; /* PCIe distance to each card, in NVML's levels: 0, 10, 20, ... 50 */
-	uint8_t padding[256];
+	/* Of an instance. Its memory is its GPU instance's, which all compute instances there share. */
+	uint32_t instance; /* its number, which no other instance ever has; 0: a whole card, or a free entry */
+	uint32_t parent;
+	uint32_t gi;
+	uint32_t ci; /* SIM_NO_COMPUTE: a GPU instance without any compute instance */
+	uint32_t gi_slices;
+	uint32_t ci_slices;
+	uint8_t padding[216];
 };
 
 struct sim_slot {
@@ -175,7 +186,8 @@ struct sim_board {
 	uint64_t copies_end[2]; /* to and from the card: when the last copy ends, if contexts share the engines */
 	uint64_t shown_used; /* what NVML showed last, and when it was new, if NVML lags */
 	uint64_t shown_at;
-	uint8_t padding[3328];
+	uint32_t mig_mode[2]; /* of a whole card: 1 is on; now, and after its next reset */
+	uint8_t padding[3320];
 };
 
 /* A process under the virtual clock. While it lives it locks byte SIM_MAX_SLOTS + its number of `slots`. */
@@ -245,7 +257,7 @@ struct sim_file {
 
 _Static_assert(sizeof(struct sim_header) == 256, "sim_header");
 _Static_assert(sizeof(struct sim_card) == 512, "sim_card");
-_Static_assert(sizeof(struct sim_slot) == 640, "sim_slot");
+_Static_assert(sizeof(struct sim_slot) == 1216, "sim_slot");
 _Static_assert(sizeof(struct sim_board) == 12288, "sim_board");
 _Static_assert(sizeof(struct sim_timeline) == 51200, "sim_timeline");
 
@@ -256,7 +268,7 @@ enum sim_status {
 	SIM_SYSTEM, /* a system call failed */
 	SIM_NO_MEMORY, /* the card has too little memory left */
 	SIM_FULL, /* no slot is left */
-	SIM_LOST, /* the card fell off the bus */
+	SIM_LOST, /* the card fell off the bus, or the instance was destroyed */
 	SIM_MISMATCH, /* the kernel's part of the driver has another version than the libraries */
 };
 
@@ -267,6 +279,7 @@ struct sim_process {
 	pid_t pid; /* in the caller's PID namespace where the kernel can map it, else as the owner wrote it */
 	uint64_t used; /* bytes, including its contexts, that NVML lists */
 	char command[16];
+	unsigned gi, ci; /* the instance on which it is; SIM_NO_COMPUTE: a whole card */
 	bool known; /* the kernel can see the process from the caller's PID namespace */
 };
 
@@ -278,10 +291,23 @@ bool sim_state_forked(void);
 /* Valid after sim_state_open. */
 unsigned sim_state_card_count(void);
 const struct sim_card *sim_state_card(unsigned card);
+/*
+ * Looks which compute instances the card has, stores their entries in the order of their ids, and returns their number.
+ * sim_state_card has them from then on. An entry whose instance is destroyed stays as it is until it is looked at again.
+ */
+unsigned sim_state_instances(unsigned parent, unsigned entries[SIM_MAX_CARDS]);
+/* Whether the entry's instance, as this process knows it, is destroyed. Never for whole cards. */
+bool sim_state_gone(unsigned card);
+/* Whether MIG is on: now, or after the next reset. */
+bool sim_state_mig(unsigned card, bool pending);
 /* Whether NVLink joins the two cards, directly or through switches. */
 bool sim_state_linked(unsigned a, unsigned b);
 /* Stores the cards whose device node this process can open, in the state's order, and returns their number. */
 unsigned sim_nodes_visible_cards(unsigned cards[SIM_MAX_CARDS]);
+/* The same for the card's compute instances: this process can open both of its nodes in /dev/nvidia-caps. */
+unsigned sim_nodes_visible_instances(unsigned parent, unsigned entries[SIM_MAX_CARDS]);
+/* Whether this process may look at all instances of a card together. */
+bool sim_nodes_monitor(void);
 /* Whether this process can open the nodes that belong to no card. Always true if the profile has no nodes. */
 bool sim_nodes_control(void);
 bool sim_nodes_uvm(void);
@@ -320,7 +346,7 @@ pid_t sim_ledger_pid_of(unsigned slot, uint64_t token, bool *known);
 /* How long time slices, changes of context and kernels take, and what the driver takes by itself. */
 const struct sim_header *sim_state_header(void);
 
-/* Processes with a context on the card: stores at most `size`, counts all. */
+/* Processes with a context on the card or on an instance of it: stores at most `size`, counts all. */
 enum sim_status sim_ledger_processes(unsigned card, struct sim_process *list, unsigned size, unsigned *count);
 
 #endif

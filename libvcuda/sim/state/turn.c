@@ -173,7 +173,7 @@ enum sim_status sim_turn_ask(unsigned card, uint32_t context, uint64_t now, stru
 
 	if (status != SIM_OK)
 		return status;
-	if (sim_slots_own() < 0) {
+	if (sim_slots_own() < 0 || sim_state_gone(card)) {
 		sim_state_unlock();
 		return SIM_DAMAGED;
 	}
@@ -280,7 +280,7 @@ void sim_turn_runs(unsigned card, uint64_t since)
 	/*
 	 * Other processes can read this word only while all threads stand still; on the wall clock no process could use it.
 	 */
-	if (sim_timeline && sim_slots_own() >= 0)
+	if (sim_timeline && sim_slots_own() >= 0 && !sim_state_gone(card))
 		SIM_FILE_OF(sim_timeline)->slots[sim_slots_own()].running[card] = since ? (uint32_t)since | 1 : 0;
 }
 
@@ -291,7 +291,7 @@ void sim_turn_account(unsigned card, uint64_t from, uint64_t to)
 	if (to <= from || sim_state_lock(&file) != SIM_OK)
 		return;
 	struct sim_board *board = &file->boards[card];
-	if (sim_slots_own() >= 0) {
+	if (sim_slots_own() >= 0 && !sim_state_gone(card)) {
 		board->busy_ns += to - from;
 		file->slots[sim_slots_own()].busy_ns[card] += to - from;
 		while (from < to) {

@@ -7,26 +7,11 @@ sim_layout.py; the command line is simctl.py.
 from __future__ import annotations
 
 import ctypes
-import fcntl
-import os
-import struct
 import time
 from collections.abc import Callable
-from typing import TypeVar
 
-from sim_layout import (
-    FLOCK,
-    LOST_MARK,
-    MAX_CARDS,
-    MAX_INCIDENTS,
-    MAX_SLOTS,
-    Board,
-    File,
-    Header,
-    Incident,
-    SimError,
-    Slot,
-)
+from sim_layout import LOST_MARK, MAX_CARDS, MAX_INCIDENTS, Board, Incident, SimError
+from sim_mig import locked
 
 EVENT_TYPES = {"single_bit_ecc": 0x1, "double_bit_ecc": 0x2, "performance_state": 0x4, "xid": 0x8, "clock": 0x10}
 # These are not NVML events: the card falls off the bus, or comes back.
@@ -34,25 +19,11 @@ LOSSES = {"lost": True, "back": False}
 DRIVER_STATES = {"loaded": 0, "unloaded": 1, "mismatched": 2}
 
 
-Part = TypeVar("Part", bound=ctypes.Structure)
-
-
-def _change_part(directory: str, kind: type[Part], offset: int, change: Callable[[Part], None]) -> None:
-    """Read, change and write a structure in the file under the lock that the libraries take."""
-    fd = os.open(os.path.join(directory, "cards"), os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
-        part = kind.from_buffer_copy(os.pread(fd, ctypes.sizeof(kind), offset))
-        change(part)
-        os.pwrite(fd, bytes(part), offset)
-    finally:
-        os.close(fd)
-
-
 def _change_board(directory: str, index: int, change: Callable[[Board], None]) -> None:
     if not 0 <= index < MAX_CARDS:
         raise SimError(f"card {index}: expected 0 to {MAX_CARDS - 1}")
-    _change_part(directory, Board, File.boards.offset + index * ctypes.sizeof(Board), change)
+    with locked(directory) as file:
+        change(file.boards[index])
 
 
 def inject_event(directory: str, index: int, kind: str = "xid", data: int = 0) -> None:
@@ -130,10 +101,8 @@ def set_retired_pages(
 def set_driver(directory: str, state: str) -> None:
     """Set the kernel's part of the driver to `loaded`, `unloaded`, or `mismatched` with the libraries."""
 
-    def change(header: Header) -> None:
-        header.driver = DRIVER_STATES[state]
-
-    _change_part(directory, Header, 0, change)
+    with locked(directory) as file:
+        file.header.driver = DRIVER_STATES[state]
 
 
 def add_session(directory: str, index: int, pid: int, size: int) -> None:
@@ -142,13 +111,9 @@ def add_session(directory: str, index: int, pid: int, size: int) -> None:
     A session of the video encoder or decoder is such memory.
     """
 
-    def change(slot: Slot) -> None:
-        if slot.token and slot.pid == pid:
+    with locked(directory) as file:
+        found = [slot for slot in file.slots if slot.token and slot.pid == pid]
+        for slot in found:
             slot.context[index] += size
-            found.append(pid)
-
-    found: list[int] = []
-    for number in range(MAX_SLOTS):
-        _change_part(directory, Slot, File.slots.offset + number * ctypes.sizeof(Slot), change)
     if len(found) != 1:
         raise SimError(f"{len(found)} processes {pid} on the card, expected 1")

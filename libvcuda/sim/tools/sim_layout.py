@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 
 MAGIC = b"vgpu-sim"
-VERSION = 6
-MAX_CARDS = 16
+VERSION = 7
+MAX_CARDS = 32
+NO_COMPUTE = 0xFFFFFFFF
 MAX_SLOTS = 1024
 MAX_LINKS = 18
 MAX_WAITING = 256
@@ -69,7 +70,8 @@ class Header(ctypes.Structure):
         ("stacks", ctypes.c_uint32),
         ("stream_bytes", ctypes.c_uint32),
         ("nvml_lag_ms", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 128),
+        ("instance_count", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 124),
     )
 
 
@@ -103,7 +105,13 @@ class Card(ctypes.Structure):
         ("link_count", ctypes.c_uint32),
         ("links", ctypes.c_uint8 * 32),
         ("relation", ctypes.c_uint8 * MAX_CARDS),
-        ("padding", ctypes.c_uint8 * 256),
+        ("instance", ctypes.c_uint32),
+        ("parent", ctypes.c_uint32),
+        ("gi", ctypes.c_uint32),
+        ("ci", ctypes.c_uint32),
+        ("gi_slices", ctypes.c_uint32),
+        ("ci_slices", ctypes.c_uint32),
+        ("padding", ctypes.c_uint8 * 216),
     )
 
 
@@ -166,7 +174,8 @@ class Board(ctypes.Structure):
         ("copies_end", ctypes.c_uint64 * 2),
         ("shown_used", ctypes.c_uint64),
         ("shown_at", ctypes.c_uint64),
-        ("padding", ctypes.c_uint8 * 3328),
+        ("mig_mode", ctypes.c_uint32 * 2),
+        ("padding", ctypes.c_uint8 * 3320),
     )
 
 

@@ -11,7 +11,6 @@ import fcntl
 import os
 import secrets
 import struct
-import uuid
 from typing import Any
 
 from sim_layout import (
@@ -29,7 +28,8 @@ from sim_layout import (
     Slot,
     Timeline,
 )
-from sim_profiles import build_card, load_profile, wants_nodes
+from sim_mig import instances_of, lay_out, name_of
+from sim_profiles import load_profile, wants_nodes
 
 DEFAULT_TIMING = {
     "slice_us": 2000,
@@ -82,7 +82,6 @@ def make_state(
     file = File()
     file.header.magic = MAGIC
     file.header.version = VERSION
-    file.header.card_count = len(loaded["cards"])
     file.header.slot_count = MAX_SLOTS
     file.header.device_nodes = int(wants_nodes(loaded, device_nodes))
     for name, value in _section(loaded, "memory", DEFAULT_MEMORY).items():
@@ -93,8 +92,7 @@ def make_state(
     file.header.is_virtual = int(clock == "virtual")
     file.header.parties = parties
     file.timeline.now = VIRTUAL_BEGIN_NS
-    for index in range(len(loaded["cards"])):
-        file.cards[index] = build_card(loaded, index)
+    lay_out(file, loaded)
     os.makedirs(directory, exist_ok=True)
     os.chmod(directory, 0o755)  # noqa: S103 - every container's user must be able to enter
     for name, content in (("slots", b""), ("cards", bytes(file))):
@@ -169,6 +167,7 @@ def read_state(directory: str) -> dict[str, Any]:
 
     `capacity` is what programs can allocate (CUDA's total); `used` counts allocations and contexts. A process has
     `pid`, its pid in this PID namespace (0: it is not visible from here), and `own_pid`, its pid in its own namespace.
+    MIG's instances are behind the whole cards, as cards with `parent`, `gi` and `ci`.
     """
     file = _read_file(directory)
     slots_fd = _slots_fd(directory)
@@ -177,7 +176,9 @@ def read_state(directory: str) -> dict[str, Any]:
     return {
         "device_nodes": bool(file.header.device_nodes),
         "clock": _clock(file.timeline),
-        "cards": [_describe(file, i, alive) for i in range(file.header.card_count)],
+        "cards": [
+            _describe(file, i, alive) for i in range(MAX_CARDS) if i < file.header.card_count or file.cards[i].instance
+        ],
     }
 
 
@@ -191,6 +192,18 @@ def _running(file: File, slot: Slot, index: int) -> int:
 def _is_held(share: Share, alive: list[tuple[Slot, int]]) -> bool:
     """Whether the memory's exporter has it in its slot."""
     return bool(share.is_held) and any(slot.token == share.token for slot, _ in alive)
+
+
+def _with_memory_of(file: File, index: int) -> list[int]:
+    """The entries that use the memory: of a card its instances, of an instance those in the same GPU instance."""
+    card = file.cards[index]
+    parent, gi = (card.parent, card.gi) if card.instance else (index, None)
+    return sorted({index, *instances_of(file, parent, gi)})
+
+
+def _used(file: File, index: int, alive: list[tuple[Slot, int]]) -> int:
+    used = sum(slot.allocated[index] + slot.context[index] for slot, _ in alive)
+    return used + sum(share.size for share in file.shares if share.card == index and not _is_held(share, alive))
 
 
 def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str, Any]:
@@ -208,12 +221,11 @@ def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str
         for slot, pid in alive
         if slot.allocated[index] or slot.context[index]
     ]
-    used = sum(process["allocated"] + process["context"] for process in processes)
-    used += sum(share.size for share in file.shares if share.card == index and not _is_held(share, alive))
+    used = sum(_used(file, entry, alive) for entry in _with_memory_of(file, index))
     capacity = card.memory - card.reserved
     return {
         "index": index,
-        "uuid": f"GPU-{uuid.UUID(bytes=bytes(card.uuid))}",
+        "uuid": name_of(card),
         "name": card.name.decode(errors="replace"),
         "minor": card.minor,
         "bus_id": f"{card.pci_domain:08x}:{card.pci_bus:02x}:{card.pci_device:02x}.0",
@@ -228,4 +240,6 @@ def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str
         "busy_ns": file.boards[index].busy_ns + sum(_running(file, slot, index) for slot, _ in alive),
         "switches": file.boards[index].switches,
         "processes": processes,
+        "mig": [bool(mode) for mode in file.boards[index].mig_mode],
+        **({name: getattr(card, name) for name in ("parent", "gi", "ci")} if card.instance else {}),
     }

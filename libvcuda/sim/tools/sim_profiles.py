@@ -85,7 +85,7 @@ def _fill_model(card: Card, model: dict[str, Any]) -> None:
 
 def _fill_place(card: Card, profile: dict[str, Any], index: int) -> None:
     entry = profile["cards"][index]
-    identity = uuid.UUID(entry["uuid"]) if "uuid" in entry else uuid.uuid5(uuid.NAMESPACE_DNS, _label(profile, index))
+    identity = uuid.UUID(entry["uuid"]) if "uuid" in entry else uuid.uuid5(uuid.NAMESPACE_DNS, label_of(profile, index))
     card.uuid = (ctypes.c_uint8 * 16)(*identity.bytes)
     card.serial = entry.get("serial", f"{identity.int % 10**13:013d}").encode()
     card.minor = entry.get("minor", index)
@@ -99,7 +99,7 @@ def _fill_place(card: Card, profile: dict[str, Any], index: int) -> None:
         card.cpu_count = os.cpu_count() or 1
 
 
-def _label(profile: dict[str, Any], index: int) -> str:
+def label_of(profile: dict[str, Any], index: int) -> str:
     return f"{index}.{profile.get('name', 'profile')}.sim.vgpu.io"
 
 

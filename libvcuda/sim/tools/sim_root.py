@@ -1,7 +1,8 @@
 """A driver root: a directory that looks like a host with the driver installed.
 
 It has the built libraries and programs, and files as in /proc and /sys for the cards of a profile. Making device nodes
-needs root. The cards come from sim_profiles.py.
+needs root. The cards come from sim_profiles.py, MIG's instances from sim_mig.py: `show_layout` brings a root's files up
+to date after a change.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ import subprocess
 import uuid
 from typing import Any
 
-from sim_layout import Card, SimError
-from sim_profiles import build_card, load_profile, wants_nodes
+from sim_layout import NO_COMPUTE, Card, File, SimError
+from sim_mig import COMPUTE_INSTANCES, GPU_INSTANCES, instances_of, lay_out, locked
+from sim_profiles import load_profile, wants_nodes
 
 DEFAULT_BUILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "build")
 
 NVIDIA_MAJOR = 195
 CONTROL_MINOR = 255
 UVM_MAJOR = 511
+CAPS_MAJOR = 510
+MAX_MINORS = 32  #: of cards, in mig-minors
 
 
 def make_root(
@@ -37,7 +41,9 @@ def make_root(
     `driver` is one of the versions in lib/drivers: that root has its libcuda and libnvidia-ml, and no other library.
     """
     loaded = load_profile(profile)
-    cards = [build_card(loaded, i) for i in range(len(loaded["cards"]))]
+    file = File()
+    lay_out(file, loaded)
+    cards = file.cards[: file.header.card_count]
     uvm_major = loaded.get("uvm_major", UVM_MAJOR)
     source = os.path.join(build, "lib", "drivers", driver) if driver else os.path.join(build, "lib", "sim")
     version = _install_libraries(source, os.path.join(directory, "usr/lib", _multiarch()))
@@ -46,7 +52,8 @@ def make_root(
     _write_sys(os.path.join(directory, "sys/bus/pci/devices"), cards)
     os.makedirs(os.path.join(directory, "dev"), exist_ok=True)
     if wants_nodes(loaded, device_nodes):
-        _make_nodes(os.path.join(directory, "dev"), cards, uvm_major)
+        _make_nodes(os.path.join(directory, "dev"), _nodes_of(cards, uvm_major))
+    _show_instances(directory, file)
     return directory
 
 
@@ -152,19 +159,82 @@ def _information(card: Card, bus_id: str, version: str) -> str:
     return "".join(f"{key}:\t {value}\n" for key, value in lines)
 
 
-def _make_nodes(dev: str, cards: list[Card], uvm_major: int) -> None:
-    nodes = {f"nvidia{card.minor}": (NVIDIA_MAJOR, card.minor) for card in cards}
-    nodes["nvidiactl"] = (NVIDIA_MAJOR, CONTROL_MINOR)
-    nodes["nvidia-uvm"] = (uvm_major, 0)
-    nodes["nvidia-uvm-tools"] = (uvm_major, 1)
-    for name, (major, minor) in nodes.items():
+#: Major and minor number, and mode.
+Node = tuple[int, int, int]
+
+
+def _nodes_of(cards: list[Card], uvm_major: int) -> dict[str, Node]:
+    return {
+        **{f"nvidia{card.minor}": (NVIDIA_MAJOR, card.minor, 0o666) for card in cards},
+        "nvidiactl": (NVIDIA_MAJOR, CONTROL_MINOR, 0o666),
+        "nvidia-uvm": (uvm_major, 0, 0o666),
+        "nvidia-uvm-tools": (uvm_major, 1, 0o666),
+    }
+
+
+def _make_nodes(dev: str, nodes: dict[str, Node]) -> None:
+    for name, (major, minor, mode) in nodes.items():
         path = os.path.join(dev, name)
         if os.path.lexists(path):
             os.unlink(path)
         try:
-            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
+            os.mknod(path, stat.S_IFCHR | mode, os.makedev(major, minor))
         except OSError as error:
             if error.errno != errno.EPERM:
                 raise
             raise SimError(f"{path}: making device nodes needs root; use --device-nodes no") from error
-        os.chmod(path, 0o666)  # noqa: S103 - the mode of a real node
+        os.chmod(path, mode)
+
+
+def show_layout(directory: str, state: str) -> None:
+    """Bring the root's files up to date with the instances of the state. Nodes of earlier ones stay, as on a host."""
+    with locked(state) as file:
+        _show_instances(directory, file)
+
+
+def minors() -> dict[str, int]:
+    """Each capability of the driver by its name in mig-minors."""
+    found = {"config": 1, "monitor": 2}
+    for gpu in range(MAX_MINORS):
+        for gi in range(GPU_INSTANCES):
+            names = [f"gi{gi}/access", *(f"gi{gi}/ci{ci}/access" for ci in range(COMPUTE_INSTANCES))]
+            found.update({f"gpu{gpu}/{name}": len(found) + 1 + at for at, name in enumerate(names)})
+    return found
+
+
+def _capabilities(file: File) -> dict[str, tuple[str, int]]:
+    """The path below the capabilities' folder and the mode of each that the driver has now."""
+    found = {"config": ("mig/config", 0o400), "monitor": ("mig/monitor", 0o444)}
+    for card in range(file.header.card_count):
+        for entry in (file.cards[index] for index in instances_of(file, card)):
+            gpu = f"gpu{file.cards[card].minor}"
+            for name in (f"gi{entry.gi}", f"gi{entry.gi}/ci{entry.ci}")[: 1 if entry.ci == NO_COMPUTE else 2]:
+                found[f"{gpu}/{name}/access"] = (f"{gpu}/mig/{name}/access", 0o444)
+    return found
+
+
+def _show_instances(directory: str, file: File) -> None:
+    """Write the capabilities and their nodes. A root whose cards were never in MIG mode has none."""
+    folder = os.path.join(directory, "proc/driver/nvidia/capabilities")
+    dev = os.path.join(directory, "dev")
+    in_mode = any(file.boards[card].mig_mode[0] for card in range(file.header.card_count))
+    if not in_mode and not os.path.isdir(folder):
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    numbers, nodes = minors(), {}
+    for name, (path, mode) in _capabilities(file).items():
+        text = f"DeviceFileMinor: {numbers[name]}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n"
+        _write(os.path.join(folder, path), text)
+        nodes[f"nvidia-cap{numbers[name]}"] = (CAPS_MAJOR, numbers[name], mode)
+    _write(
+        os.path.join(directory, "proc/driver/nvidia-caps/mig-minors"),
+        "".join(f"{name} {number}\n" for name, number in numbers.items()),
+    )
+    devices = os.path.join(directory, "proc/devices")
+    with open(devices, encoding="utf-8") as opened:
+        text = opened.read()
+    if "nvidia-caps" not in text:
+        _write(devices, text.replace("\n\nBlock", f"\n{CAPS_MAJOR:3d} nvidia-caps\n\nBlock", 1))
+    if os.path.exists(os.path.join(dev, "nvidiactl")):
+        os.makedirs(os.path.join(dev, "nvidia-caps"), exist_ok=True)
+        _make_nodes(os.path.join(dev, "nvidia-caps"), nodes)

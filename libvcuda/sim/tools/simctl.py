@@ -11,6 +11,9 @@ by the sim_*.py modules beside this one.
     simctl.py event DIR [--card 0] [--kind xid] [--data 79]
     simctl.py set DIR [--card 0] [--lost yes] [--ecc 0,1] [--remapped-rows 0,1,1,0] [--temperature 90] ...
     simctl.py driver DIR unloaded
+    simctl.py mig DIR on [--card 0] [--pending] [--root ROOT]
+    simctl.py mig DIR create 1c.3g.40gb [--gi 1] [--bare] [--uuid UUID] [--root ROOT]
+    simctl.py mig DIR destroy 1/0 [--root ROOT]
 """
 
 from __future__ import annotations
@@ -42,13 +45,16 @@ from sim_incidents import (  # noqa: E402
 )
 from sim_layout import SimError  # noqa: E402
 from sim_ledger import VIRTUAL_BEGIN_NS, make_state, read_state  # noqa: E402
+from sim_mig import create_instance, destroy_instance, set_mig  # noqa: E402
 from sim_profiles import MIB, load_profile  # noqa: E402
-from sim_root import DEFAULT_BUILD, make_root, soname_of  # noqa: E402
+from sim_root import DEFAULT_BUILD, make_root, show_layout, soname_of  # noqa: E402
 
 __all__ = [
     "VIRTUAL_BEGIN_NS",
     "SimError",
     "add_session",
+    "create_instance",
+    "destroy_instance",
     "inject_ecc",
     "inject_event",
     "layout",
@@ -59,9 +65,11 @@ __all__ = [
     "read_state",
     "set_driver",
     "set_lost",
+    "set_mig",
     "set_readings",
     "set_remapped_rows",
     "set_retired_pages",
+    "show_layout",
     "soname_of",
 ]
 
@@ -102,6 +110,7 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     driver = verbs.add_parser("driver", help="load or unload the kernel's part of the driver")
     driver.add_argument("directory")
     driver.add_argument("state", choices=sorted(DRIVER_STATES))
+    _add_mig(verbs.add_parser("mig", help="change a card's MIG mode and instances"))
     show = verbs.add_parser("show", help="print the ledger")
     show.add_argument("directory")
     show.add_argument("--json", action="store_true")
@@ -117,6 +126,32 @@ def _add_set(command: argparse.ArgumentParser) -> None:
     command.add_argument("--retired-pages", type=_numbers(3), help="single-bit,double-bit,pending")
     command.add_argument("--temperature", type=int, help="degrees; 0: computed from the load")
     command.add_argument("--power", type=int, help="watts; 0: computed from the load")
+
+
+def _add_mig(command: argparse.ArgumentParser) -> None:
+    command.add_argument("directory")
+    command.add_argument("action", choices=("on", "off", "create", "destroy"))
+    command.add_argument("instance", nargs="?", default="", help="a profile, or GI/CI or GI to destroy")
+    command.add_argument("--card", type=int, default=0)
+    command.add_argument("--pending", action="store_true", help="on or off at the next reset")
+    command.add_argument("--gi", type=int, help="the GPU instance's id")
+    command.add_argument("--bare", action="store_true", help="a GPU instance without a compute instance")
+    command.add_argument("--uuid", default="")
+    command.add_argument("--root", help="a driver root whose files show the layout")
+
+
+def _mig(options: argparse.Namespace) -> None:
+    if options.action == "create":
+        made = create_instance(
+            options.directory, options.card, options.instance, options.gi, options.uuid, options.bare
+        )
+        print(*made)
+    elif options.action == "destroy":
+        destroy_instance(options.directory, options.card, *map(int, options.instance.split("/")))
+    else:
+        set_mig(options.directory, options.card, options.action == "on", options.pending)
+    if options.root:
+        show_layout(options.root, options.directory)
 
 
 def _numbers(count: int) -> Callable[[str], list[int]]:
@@ -164,6 +199,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "event": lambda options: inject_event(options.directory, options.card, options.kind, options.data),
     "set": _set,
     "driver": lambda options: set_driver(options.directory, options.state),
+    "mig": _mig,
 }
 
 
@@ -171,7 +207,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse_arguments(arguments)
     try:
         VERBS[options.verb](options)
-    except (SimError, OSError) as error:
+    except (SimError, OSError, ValueError) as error:
         print(f"simctl: {error}", file=sys.stderr)
         return 1
     return 0

@@ -32,7 +32,10 @@
 #include "nvml_abi.h"
 
 /* The functions that libvcuda calls and does not define. */
-#define NVML_CALLS(CALL) CALL(nvmlDeviceGetUUID)
+#define NVML_CALLS(CALL) \
+	CALL(nvmlDeviceGetUUID) \
+	CALL(nvmlDeviceGetGpuInstanceId) \
+	CALL(nvmlDeviceGetComputeInstanceId)
 
 struct nvml_table {
 #define MEMBER(symbol) __typeof__(symbol) *symbol;

@@ -98,6 +98,7 @@ static unsigned int own_processes(nvmlDevice_t device, const uint8_t uuid[16], s
 
 struct listing {
 	unsigned int count;
+	unsigned int gpu_instance, compute_instance; /* of a MIG instance */
 	struct usage_process list[PROCESSES];
 };
 
@@ -128,6 +129,9 @@ static struct listing *share_listing(nvmlDevice_t device, const unsigned int *co
 	struct listing *listing = sight == SHARE ? calloc(1, sizeof(*listing)) : NULL;
 	if (listing && compute)
 		listing->count = own_processes(device, uuid, listing->list);
+	if (listing && (REAL(nvmlDeviceGetGpuInstanceId, device, &listing->gpu_instance) != NVML_SUCCESS ||
+			REAL(nvmlDeviceGetComputeInstanceId, device, &listing->compute_instance) != NVML_SUCCESS))
+		listing->gpu_instance = listing->compute_instance = NVML_NO_INSTANCE;
 	nvml_device_guard_leave();
 	if (sight != WHOLE_CARD && !listing)
 		*result = sight == SHARE ? NVML_ERROR_MEMORY : nvml_device_error(device);
@@ -149,8 +153,8 @@ static nvmlReturn_t list_v2(struct listing *listing, unsigned int *count, nvmlPr
 	nvmlReturn_t result = fill_rules(count, listing->count, list);
 
 	for (unsigned int i = 0; result == NVML_SUCCESS && i < listing->count; i++)
-		list[i] = (nvmlProcessInfo_t){listing->list[i].pid, listing->list[i].held, NVML_NO_INSTANCE,
-					      NVML_NO_INSTANCE};
+		list[i] = (nvmlProcessInfo_t){listing->list[i].pid, listing->list[i].held, listing->gpu_instance,
+					      listing->compute_instance};
 	free(listing);
 	return result;
 }

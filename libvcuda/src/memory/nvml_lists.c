@@ -82,18 +82,25 @@ static unsigned int zero_unknown(struct nvml_figure list[NVML_LIST_PROCESSES], u
 	return count;
 }
 
-bool nvml_lists_ask(const uint8_t uuid[16], struct nvml_list *figures)
+/* A card, or a MIG instance. */
+static bool find_device(const char *prefix, const uint8_t uuid[16], nvmlDevice_t *device)
 {
 	char text[48];
-	nvmlDevice_t device;
+	int length = snprintf(text, sizeof(text), "%s", prefix);
 
-	int length = snprintf(text, sizeof(text), "GPU-");
 	for (int i = 0; i < 16; i++)
 		length += snprintf(text + length, sizeof(text) - (size_t)length, "%s%02x",
 				   i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+	return nvml.by_uuid(text, device) == NVML_SUCCESS;
+}
+
+bool nvml_lists_ask(const uint8_t uuid[16], struct nvml_list *figures)
+{
+	nvmlDevice_t device;
+
 	figures->count = NVML_LIST_PROCESSES;
 	figures->are_the_hosts = false;
-	if (nvml.by_uuid(text, &device) != NVML_SUCCESS)
+	if (!find_device("GPU-", uuid, &device) && !find_device("MIG-", uuid, &device))
 		return false;
 	nvmlReturn_t result = nvml.processes ? list_processes(device, &figures->count, figures->list)
 					     : list_processes_v1(device, &figures->count, figures->list);

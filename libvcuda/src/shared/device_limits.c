@@ -14,13 +14,12 @@
 
 enum { DEVICES = 64 };
 
-struct device_uuids {
+struct device_uuid {
 	atomic_bool known;
-	CUuuid exact;     /* for a MIG instance, its own */
-	CUuuid physical;  /* the card's, also for a MIG instance */
+	CUuuid uuid; /* of a MIG instance its own, never its card's */
 };
 
-static struct device_uuids devices[DEVICES];
+static struct device_uuid devices[DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void device_limits_after_fork(void)
@@ -33,34 +32,33 @@ static void device_limits_watch_forks(void)
 	pthread_atfork(NULL, NULL, device_limits_after_fork);
 }
 
-static bool ask_for_uuids(CUdevice device, CUuuid *exact, CUuuid *physical)
+/* The first version gives the card's UUID for an instance. Drivers that have no other version have no instances. */
+static bool ask_for_uuid(CUdevice device, CUuuid *uuid)
 {
-	if (REAL(cuDeviceGetUuid, physical, device) != CUDA_SUCCESS)
-		return false;
-	if (REAL(cuDeviceGetUuid_v2, exact, device) != CUDA_SUCCESS)
-		*exact = *physical;
-	return true;
+	CUresult result = REAL_HAS(cuDeviceGetUuid_v2) ? REAL(cuDeviceGetUuid_v2, uuid, device)
+						       : REAL(cuDeviceGetUuid, uuid, device);
+
+	return result == CUDA_SUCCESS;
 }
 
-static const struct device_uuids *uuids_of(CUdevice device)
+static const CUuuid *uuid_of(CUdevice device)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	struct device_uuids *uuids = &devices[device];
-	CUuuid exact, physical;
+	struct device_uuid *found = &devices[device];
+	CUuuid uuid;
 
-	if (atomic_load_explicit(&uuids->known, memory_order_acquire))
-		return uuids;
-	if (!ask_for_uuids(device, &exact, &physical)) /* without the lock: the driver may call our wrappers */
+	if (atomic_load_explicit(&found->known, memory_order_acquire))
+		return &found->uuid;
+	if (!ask_for_uuid(device, &uuid)) /* without the lock: the driver may call our wrappers */
 		return NULL;
 	pthread_once(&once, device_limits_watch_forks);
 	pthread_mutex_lock(&lock);
-	if (!atomic_load(&uuids->known)) {
-		uuids->exact = exact;
-		uuids->physical = physical;
-		atomic_store_explicit(&uuids->known, true, memory_order_release);
+	if (!atomic_load(&found->known)) {
+		found->uuid = uuid;
+		atomic_store_explicit(&found->known, true, memory_order_release);
 	}
 	pthread_mutex_unlock(&lock);
-	return uuids;
+	return &found->uuid;
 }
 
 static bool find_listed(const CUuuid *uuid, struct device_limits *card)
@@ -82,10 +80,10 @@ bool device_limits_of(CUdevice device, struct device_limits *card)
 {
 	if (device < 0 || device >= DEVICES)
 		return false;
-	const struct device_uuids *uuids = uuids_of(device);
-	if (!uuids)
+	const CUuuid *uuid = uuid_of(device);
+	if (!uuid)
 		return false;
-	if (find_listed(&uuids->exact, card) || find_listed(&uuids->physical, card))
+	if (find_listed(uuid, card))
 		return true;
 	log_once(LOG_WARNING, "device %d is not in the limits file, so it has no limit", device);
 	return false;

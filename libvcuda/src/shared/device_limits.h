@@ -1,5 +1,6 @@
 /*
- * The limits of a CUDA device: from the device to its card's UUID, and from the UUID to the entry in the limits file.
+ * The limits of a CUDA device: from the device to its UUID, and from the UUID to the entry in the limits file. A MIG
+ * instance is a card of its own.
  *
  * Belongs here: the lookup for libcuda's side. It never uses an index, which depends on the caller. Not here: the file
  * itself (shared/limits.h) and NVML's devices (hooks/nvml_device.h).

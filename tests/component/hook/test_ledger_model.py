@@ -14,6 +14,7 @@ from pathlib import Path
 import hypothesis
 import ledger_node
 import pytest
+from cards import instance
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from ledger_node import GIB, redeem, share, uuid_of
@@ -27,7 +28,7 @@ from vgpu.hook.placement.placement import NoFit
 from vgpu.hook.request.resolve_grants import WantedGrants
 from vgpu.node.ctl import set as set_limits
 
-CARDS = 2
+INSTANCES = 2
 Amounts = tuple[int, int]  #: cores and bytes of memory
 
 
@@ -35,7 +36,7 @@ class Container:
     """What the model knows of one start: its card and amounts while it counts.
 
     `follower` are the grants and amounts of the container that starts after this init container, `init` is the init
-    container before this one.
+    container before this one. `before` is the card of its last life, or "".
     """
 
     def __init__(self, start: Start, amounts: Amounts, ids: dict[str, str] | None) -> None:
@@ -43,7 +44,7 @@ class Container:
         self.amounts = amounts
         self.promised = amounts if ids else (0, 0)
         self.ids = ids
-        self.card = ""
+        self.card = self.before = ""
         self.alive = True
         self.follower: tuple[dict[str, str], Amounts] | None = None
         self.init: Container | None = None
@@ -59,7 +60,11 @@ class LedgerAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(prefix="vgpu-model-")
-        self.node = ledger_node.Node(Path(self.folder.name), CARDS)
+        self.node = ledger_node.Node(Path(self.folder.name), 1)
+        self.made_instances = 0
+        self.places: dict[str, int] = {}  # of all instances that there ever were: where in the card
+        for place in range(INSTANCES):
+            self.make_instance(place)
         self.containers: list[Container] = []
         self.pairs: list[tuple[dict[str, str], Amounts]] = []  # grants that no container has claimed
         self.number = 0
@@ -71,6 +76,16 @@ class LedgerAgainstModel(RuleBasedStateMachine):
     def begin(self) -> None:
         assert self.node.commitments() == {}
 
+    def make_instance(self, place: int) -> None:
+        """Destroy the instance there, if there is one, and make another, which has the same numbers."""
+        self.made_instances += 1
+        new = instance(100 + self.made_instances, gi=1 + place)
+        self.places[new.uuid] = place
+        self.node.cards = [card for card in self.node.cards if self.places.get(card.uuid) != place] + [new]
+
+    def present(self, uuid: str) -> bool:
+        return any(card.uuid == uuid for card in self.node.cards)
+
     # What the model expects
 
     def expected(self) -> dict[str, tuple[int, int, bool]]:
@@ -80,6 +95,11 @@ class LedgerAgainstModel(RuleBasedStateMachine):
                 cores, memory, _ = found.get(container.card, (0, 0, False))
                 counted = container.counted()
                 found[container.card] = (cores + counted[0], memory + counted[1], False)
+        blocked = {self.places[uuid] for uuid in found if uuid in self.places and not self.present(uuid)}
+        for card in self.node.cards:
+            if self.places.get(card.uuid) in blocked:
+                assert card.uuid not in found, "a container has the nodes of another's instance"
+                found[card.uuid] = (100, 0, True)
         return found
 
     @invariant()
@@ -114,20 +134,25 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         ledger = self.node.ledger()
         try:
             allocation = ledger.claim(container.start, self.wanted(container))
-        except NoFit:
-            free = [uuid_of(at) for at in range(CARDS)]
+        except NoFit as error:
             held = self.expected()
-            assert not any(self.fits(held.get(uuid, (0, 0, False)), container.amounts) for uuid in free)
+            if container.before and not self.present(container.before):
+                assert container.before in str(error)
+            else:
+                assert not any(self.fits(held, card.uuid, container.amounts) for card in self.node.cards)
             container.alive = False
             self.node.kill(container.start.pid)
             return
         assert allocation is not None
-        ledger.confirm(container.start)
-        container.card = allocation.cards[0].uuid
+        (card,) = allocation.cards
+        ledger.confirm(container.start, {f"{node.major}:{node.minor}": node.path for node in card.nodes})
+        container.card = card.uuid
         assert not [name for name in self.directories() if name.startswith(".")]
 
-    def fits(self, held: tuple[int, int, bool], amounts: Amounts) -> bool:
-        return held[0] + amounts[0] <= 100 and held[1] + amounts[1] <= 16 * GIB
+    def fits(self, expected: dict[str, tuple[int, int, bool]], uuid: str, amounts: Amounts) -> bool:
+        size = next(card.memory for card in self.node.cards if card.uuid == uuid)
+        cores, memory, _ = expected.get(uuid, (0, 0, False))
+        return cores + amounts[0] <= 100 and memory + amounts[1] <= size
 
     amounts = st.tuples(st.sampled_from([1, 10, 30, 60, 99]), st.sampled_from([GIB, 4 * GIB, 12 * GIB]))
 
@@ -227,15 +252,23 @@ class LedgerAgainstModel(RuleBasedStateMachine):
     def placed(self) -> list[Container]:
         return [container for container in self.living() if container.card]
 
-    @precondition(lambda self: self.placed())
+    @rule(place=st.integers(0, INSTANCES - 1))
+    def change_layout(self, place: int) -> None:
+        """What ran keeps its claim until it ends; until then nobody gets the instance that has the same numbers."""
+        self.make_instance(place)
+
+    def on_cards(self) -> list[Container]:
+        return [container for container in self.placed() if self.present(container.card)]
+
+    @precondition(lambda self: self.on_cards())
     @rule(at=st.integers(0, 99), amounts=amounts, release=st.booleans())
     def change(self, at: int, amounts: Amounts, release: bool) -> None:
         """vgpuctl set."""
-        container = self.placed()[at % len(self.placed())]
+        container = self.on_cards()[at % len(self.on_cards())]
         ledger = self.node.ledger()
         (claim,) = (claim for claim in ledger.claims() if claim.container == container.start.container)
         card, container.card = container.card, ""
-        room = self.fits(self.expected().get(card, (0, 0, False)), amounts)
+        room = self.fits(self.expected(), card, amounts)
         container.card = card
         less = amounts[0] <= container.amounts[0] and amounts[1] <= container.amounts[1]
         wanted = [CardLimit(card, amounts[1], amounts[0], amounts[0])]
@@ -260,9 +293,13 @@ class LedgerAgainstModel(RuleBasedStateMachine):
 
     def again(self, container: Container) -> None:
         again = self.made(container.promised, container.ids, container.start.holder)
-        again.follower, again.init = container.follower, container.init
+        again.follower, again.init, again.before = container.follower, container.init, container.card
         self.claimed(again)
-        assert again.card == container.card
+        if self.present(container.card):
+            assert again.card == container.card
+        else:
+            assert not again.card, "another instance has another size"
+            self.delete_pod(again)
 
     @precondition(lambda self: self.living())
     @rule(at=st.integers(0, 99))
@@ -297,17 +334,20 @@ class LedgerAgainstModel(RuleBasedStateMachine):
     def reboot(self, keeps: bool) -> None:
         """The run directory is a tmpfs. kubelet starts its pods again, or they were deleted meanwhile.
 
-        An init container runs again before the one after it. It has its place where both are on one card.
+        An init container runs again before the one after it. It has its place where both are on one card. The MIG
+        instances are gone, and others are made.
         """
         pods = [container for container in self.living() if container.ids]
         self.node.reboot()
         self.containers.clear()
+        for place in range(INSTANCES):
+            self.make_instance(place)
         for container in pods:
             init = container.init
             if not keeps or not container.card or (init and init.card != container.card):
                 self.delete_pod(container)
                 continue
-            if init:
+            if init and self.present(init.card):
                 self.again(init)
                 self.died(self.containers[-1], False)
             self.again(container)

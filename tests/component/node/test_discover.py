@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -181,7 +182,7 @@ def test_auto_takes_the_hosts_driver_else_that_of_a_container(
 def take_cards(root: DriverRoot, kind: str) -> tuple[list[inventory.Card], list[str]]:
     notes: list[str] = []
     path = root.add_nvml(kind=kind)
-    return nvml.take(str(path), "/dev", str(root.path / "sys"), notes.append), notes
+    return nvml.take(str(path), str(root.dev), str(root.proc), str(root.path / "sys"), notes.append), notes
 
 
 def test_cards_as_nvml_of_the_driver_root_reports_them(driver_root: DriverRoot) -> None:
@@ -193,12 +194,15 @@ def test_cards_as_nvml_of_the_driver_root_reports_them(driver_root: DriverRoot) 
     ]
     assert found[0].uuid == "GPU-00000000-0000-0000-0000-000000000000"
     assert (found[0].architecture, found[0].cuda_version) == ("", "")  # this NVML lacks both functions
-    assert (found[0].device.path, found[0].device.major, found[0].device.minor) == ("/dev/nvidia7", 195, 7)
+    assert (found[0].device.path, found[0].device.major, found[0].device.minor) == (
+        f"{driver_root.dev}/nvidia7",
+        195,
+        7,
+    )
     assert found[0].links == {found[1].uuid: "NV4"}
     assert found[1].links == {found[0].uuid: "NV4"}
-    assert len(notes) == 2
-    assert "MIG mode" in notes[0]
-    assert notes[1] == "card 3 is left out: NVML reports GPU is lost"
+    assert "offers nothing: it is in MIG mode, and has no instance that can be used" in notes[-2]
+    assert notes[-1] == "card 3 is left out: NVML reports GPU is lost"
 
 
 @pytest.mark.parametrize(("kind", "link"), [("switched", "NV18"), ("plain", "PXB"), ("nvml", "NV4")])
@@ -211,4 +215,75 @@ def test_links_and_several_driver_roots_in_one_process(driver_root: DriverRoot, 
 def test_an_nvml_that_cannot_be_used(driver_root: DriverRoot) -> None:
     path = driver_root.libraries / f"libcuda.so.{VERSION}"
     with pytest.raises(VgpuError, match=r"expected NVML to start, found .*; look at the output of nvidia-smi"):
-        nvml.take(str(path), "/dev", "/sys", print)
+        nvml.take(str(path), "/dev", "/proc", "/sys", print)
+
+
+#: The minors of /dev/null, zero, full, random and urandom: nodes that a test without root has.
+MINORS = {"gi1": 3, "gi1/ci0": 5, "gi2": 7, "gi2/ci0": 8, "gi2/ci1": 9}
+NODES = {3: "null", 5: "zero", 7: "full", 8: "random", 9: "urandom"}
+
+
+def with_instances(root: DriverRoot) -> None:
+    """The driver's files of the instances of card 2, whose minor is 5."""
+    root.write("proc/devices", "Character devices:\n1 nvidia-caps\n195 nvidia\n")
+    table = "".join(f"gpu5/{name}/access {minor}\n" for name, minor in MINORS.items())
+    root.write("proc/driver/nvidia-caps/mig-minors", f"config 1\nmonitor 2\n{table}")
+    (root.dev / "nvidia-caps").mkdir()
+    for name, minor in MINORS.items():
+        text = f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
+        root.write(f"proc/driver/nvidia/capabilities/gpu5/mig/{name}/access", text)
+        (root.dev / f"nvidia-caps/nvidia-cap{minor}").symlink_to(f"/dev/{NODES[minor]}")
+
+
+def test_mig_instances_are_cards(driver_root: DriverRoot) -> None:
+    with_instances(driver_root)
+    driver_root.write("sys/bus/pci/devices/0000:3c:00.0/numa_node", "1\n")
+    found, notes = take_cards(driver_root, "nvml")
+    instances = [card for card in found if card.parent]
+    assert [(card.index, card.uuid[-3:], card.memory >> 30, list(card.capabilities)) for card in instances] == [
+        (4 + 2 * 16 + 1, "101", 40, ["gpu5/mig/gi1/access", "gpu5/mig/gi1/ci0/access"]),
+        (4 + 2 * 16 + 3, "103", 20, ["gpu5/mig/gi2/access", "gpu5/mig/gi2/ci0/access"]),
+        (4 + 2 * 16 + 5, "105", 20, ["gpu5/mig/gi2/access", "gpu5/mig/gi2/ci1/access"]),
+    ]
+    for card in instances:
+        assert (card.parent[-3:], card.bus_id, card.numa, card.minor) == ("002", "0000:3c:00.0", 1, 5)
+        assert (card.name, card.profile) == ("Direct MIG 1g.5gb", "1g.5gb")
+    last = instances[-1]
+    assert [(node.name, node.major, node.minor) for node in last.nodes] == [
+        ("nvidia5", 195, 5), ("nvidia-caps/nvidia-cap7", 1, 7), ("nvidia-caps/nvidia-cap9", 1, 9),
+    ]  # fmt: skip
+    assert last.names == [last.uuid, f"MIG-{last.parent}/2/1"]
+    assert re.search("card 1 .*: MIG is to be on after the next reset of the card", notes[0])
+    assert "MIG instance 7 of card 2" in notes[1], "destroyed since NVML was asked for it"
+    assert re.search("MIG instance 9 of card 2 .* is left out: card UUID: .*, found MIG-GPU-0000", notes[2])
+    assert "2 compute instances share the memory of gpu5/mig/gi2/access: 20480 MiB" in notes[3]
+    record = inventory.Inventory("1", "", 1.0, [], [], [], found).record()
+    again = inventory.from_record(record, "inventory").cards
+    assert [inventory._card_fields(card) for card in again] == record["cards"]
+
+
+BAD = {
+    "no major": ("proc/devices", "Character devices:\n195 nvidia\n", 0, "expected nvidia-caps in .*, found no such"),
+    "another minor": ("proc/driver/nvidia/capabilities/gpu5/mig/gi1/ci0/access", "DeviceFileMinor: 4\n", 2,
+                      "expected minor 5 by .*/mig-minors, found 4"),
+    "no minor": ("proc/driver/nvidia/capabilities/gpu5/mig/gi2/access", "", 1, "expected minor 7 by .*, found -1"),
+    "not in the table": ("proc/driver/nvidia-caps/mig-minors", "odd\ngpu5/gi1/access 3\n", 0, "expected minor none by"),
+    "another node": ("dev/nvidia-caps/nvidia-cap9", "/dev/null", 2, "nvidia-cap9: expected character device 1:9"),
+    "no compute instance": ("proc/driver/nvidia/capabilities/gpu5/mig/gi3/access", "DeviceFileMinor: 11\n", 3,
+                            "gpu5/mig/gi3 of card 2 .* has no compute instance"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD.values(), ids=BAD.keys())
+def test_what_is_wrong_with_an_instance_is_one_line(driver_root: DriverRoot, case: tuple[str, str, int, str]) -> None:
+    name, text, left, line = case
+    with_instances(driver_root)
+    path = driver_root.path / name
+    if path.is_symlink():
+        path.unlink()
+        path.symlink_to(text)
+    else:
+        driver_root.write(name, text)
+    found, notes = take_cards(driver_root, "nvml")
+    assert sum(bool(card.parent) for card in found) == left
+    assert any(re.search(line, note) for note in notes), notes

@@ -15,6 +15,7 @@ from typing import Any
 
 import nodes
 import pytest
+from cards import instance
 from daemons import wait_for
 from nvml_stub import DOUBLE_BIT_ECC, XID, StubNode
 
@@ -371,6 +372,16 @@ def test_an_event_without_a_card_counts_for_all_cards(stub: StubNode, start: Sta
     stub.event(7, DOUBLE_BIT_ECC, 0)
     for uuid in ("GPU-0", "GPU-1"):
         watched.wait_for_reason(uuid, "uncorrectable")
+
+
+def test_what_happens_to_a_parent_concerns_its_mig_instances(stub: StubNode, start: Start) -> None:
+    instances = [instance(number, stub.cards[1], gi=number) for number in (8, 9)]
+    watched = start(stub.settings, [stub.cards[0], *instances], FOR_EVER)
+    waiting(stub)
+    stub.event(1, XID, 79)
+    for one in instances:
+        watched.wait_for_reason(one.uuid, "Xid 79")
+    assert set(watched.monitor.reasons()) == {one.uuid for one in instances}
 
 
 @pytest.mark.parametrize("error", [15, 999])

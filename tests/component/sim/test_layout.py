@@ -38,6 +38,6 @@ def test_constants_match(simctl: ModuleType, repository: Path) -> None:
     header = (repository / "libvcuda" / "sim" / "state" / "state.h").read_text()
     constants = dict(re.findall(r"#define SIM_(\w+) (?:(\w+)u|\"\w+\")(?= |$)", header, re.MULTILINE))
     mirrored = {name: value for name, value in vars(simctl.layout).items() if name in constants and name != "MAGIC"}
-    assert len(mirrored) == 17
+    assert len(mirrored) == 18
     assert mirrored == {name: int(constants[name], 0) for name in mirrored}
     assert f'#define SIM_MAGIC "{simctl.layout.MAGIC.decode()}"' in header

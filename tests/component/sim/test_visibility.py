@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from vcuda_boxes import OWN_DEV
 
 NO_DEVICE = 100
 UNKNOWN = 999
@@ -16,14 +17,6 @@ pynvml.nvmlInit()
 print(json.dumps([pynvml.nvmlDeviceGetMinorNumber(pynvml.nvmlDeviceGetHandleByIndex(i))
                   for i in range(pynvml.nvmlDeviceGetCount())]))
 """
-
-# A /dev of its own: tmpfs in a private mount namespace, with the nodes that the arguments name.
-IN_OWN_DEV = """
-mount -t tmpfs none /dev && mknod /dev/null c 1 3 && mknod /dev/urandom c 1 9
-for node in $NODES; do mknod /dev/${node%%=*} c $(echo ${node##*=} | tr : ' '); done
-exec "$@"
-"""
-OWN_DEV = ("unshare", "--mount", "sh", "-ec", IN_OWN_DEV, "sh")
 
 
 @pytest.mark.root

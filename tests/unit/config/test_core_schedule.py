@@ -33,7 +33,9 @@ def test_update_changes_one_schedule_of_a_live_file_in_place(tmp_path: Path) -> 
     path = tmp_path / "cards"
     path.write_bytes(core_schedule.encode([page(0), page(1)], 9))
     inode = path.stat().st_ino
-    core_schedule.update(str(path), page(1, 50))
+    as_instance = page(1, 50)
+    as_instance.uuid = as_instance.uuid.replace("GPU", "MIG")
+    core_schedule.update(str(path), as_instance)
     assert core_schedule.decode(path.read_bytes()) == ([page(0), page(1, 50)], 9)
     sequences = [
         core_schedule.HEADER.size + index * core_schedule.PAGE.size + core_schedule.SEQUENCE_OFFSET for index in (0, 1)

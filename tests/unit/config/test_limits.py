@@ -98,6 +98,20 @@ def test_the_hosts_figures_come_and_go_and_outlive_other_changes(tmp_path: Path)
     assert path.read_bytes()[16:] == limits.encode("c", changed)[16:]
 
 
+def test_the_uuid_of_a_mig_instance_comes_back(tmp_path: Path) -> None:
+    """Regions and core schedules have the 16 bytes alone; of a whole card with the same bytes nobody has heard."""
+    path = tmp_path / "limits"
+    cards = [CardLimit(UUIDS[0].replace("GPU", "MIG"), 5, 10, 10, True), CardLimit(UUIDS[1], 5, 10, 10)]
+    path.write_bytes(limits.encode("c", cards))
+    assert limits.decode(path.read_bytes())[1] == cards
+    limits.set_overheads(str(path), {cards[0].uuid: (5, 77)})
+    assert limits.in_force(path.read_bytes(), 7) == [(cards[0], 5), (cards[1], 0)]
+    told = [{UUIDS[0]: [1], UUIDS[1]: [2]}, True, {"held": {UUIDS[0]: 3}}]
+    own = [{cards[0].uuid: [1], UUIDS[1]: [2]}, True, {"held": {cards[0].uuid: 3}}]
+    assert limits.with_own_uuids(told, cards) == own
+    assert limits.with_own_uuids(told, cards[1:]) == told
+
+
 def test_update_after_a_writer_that_died_half_way_ends_even(tmp_path: Path) -> None:
     path = tmp_path / "limits"
     path.write_bytes(limits.encode("c", [CardLimit(UUIDS[0])], sequence=7))

@@ -265,7 +265,7 @@ def _several(key: str, items: list[str], read_card: Callable[[str, str], Chosen]
 
 def _card(key: str, uuid: str, cores: str, mib: str) -> Chosen:
     if not is_uuid(uuid):
-        raise _wrong(key, "a card's UUID, GPU-...", uuid)
+        raise _wrong(key, "a card's UUID, GPU-... or MIG-...", uuid)
     percent = _whole(key, cores, WHOLE_CARD, "0 to 100 cores of each card")
     return Chosen(uuid, -1, percent, _whole(key, mib, MAX_MIB, "memory of each card in MiB") << 20)
 

@@ -84,6 +84,7 @@ def own(offer: Offer) -> str:
             "uuid": card.uuid, "index": card.index, "name": card.name, "memory": card.memory >> 20, "numa": card.numa,
             "links": {index[uuid]: link for uuid, link in card.links.items() if uuid in index},
             "unhealthy": offer.reasons.get(card.uuid, ""),
+            **({"parent": card.parent} if card.parent else {}),
         }
         for card in offer.cards
     ]  # fmt: skip

@@ -186,6 +186,33 @@ class BindDevice(Bind):
             raise OSError(0, reason + "; run: vgpuctl inventory refresh")
 
 
+class CheckCapability(Operation):
+    """No change: the host's file `path` of a MIG instance has the minor of the node that is mounted."""
+
+    __slots__ = ("minor",)
+
+    def __init__(self, path: str, minor: int) -> None:
+        super().__init__(path)
+        self.minor = minor
+
+    def describe(self) -> str:
+        return f"check that {self.path} has minor {self.minor}"
+
+    def open(self, how: Mounts) -> None:
+        try:
+            with open(self.path, "rb") as stream:
+                lines = stream.read(1 << 12).splitlines()
+        except FileNotFoundError:
+            lines = []
+        if b"DeviceFileMinor: %d" % self.minor not in lines:
+            raise OSError(
+                0, "it does not any more: MIG instances were made or destroyed; run: vgpuctl inventory refresh"
+            )
+
+    def execute(self, inside: Inside, handle: Handle | None) -> None:
+        pass
+
+
 class SharedRegion(Operation):
     """The usage region of the container with the init `pid`, which started at `start_time`: its tmpfs on `path`. The
     file of the region has `size` bytes."""

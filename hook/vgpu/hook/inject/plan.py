@@ -22,6 +22,7 @@ from vgpu.hook.inject.operations import (
     Bind,
     BindDevice,
     BindDirectory,
+    CheckCapability,
     Cover,
     Operation,
     OverlayFile,
@@ -118,9 +119,10 @@ def capabilities(wish: str, settings: Settings, exclusive: bool) -> frozenset[st
 
 
 def devices(inventory: Inventory, allocation: Allocation, chosen: frozenset[str]) -> tuple[Device, ...]:
-    """The control nodes for the capabilities `chosen`, and one node for each card."""
+    """The control nodes for the capabilities `chosen`, and the nodes of each card, which MIG instances may share."""
     shared = [device for device in inventory.devices if not device.capability or device.capability in chosen]
-    return (*shared, *(card.device for card in allocation.cards))
+    own = [node for card in allocation.cards for node in card.nodes]
+    return tuple({device.name: device for device in (*shared, *own)}.values())
 
 
 def library_stems(inventory: Inventory) -> frozenset[str]:
@@ -133,7 +135,11 @@ def make(container: PlannedContainer, inventory: Inventory, settings: Settings, 
     libraries = _libraries(container, inventory, settings)
     binaries = _binaries(container, inventory, settings)
     sources = _sources(libraries, container, settings)
-    operations: list[Operation] = []
+    operations: list[Operation] = [
+        CheckCapability(f"{_capabilities(settings)}/{name}", node.minor)
+        for card in container.allocation.cards
+        for name, node in card.capabilities.items()
+    ]
     if not container.allocation.exclusive:
         operations += _limiter(libraries, container)
     operations.append(_nvidia_dir(libraries, binaries))
@@ -322,7 +328,7 @@ def _nodes(nodes: tuple[Device, ...], facts: Inspection) -> list[Operation]:
 
 
 def _proc(container: PlannedContainer, parameters: dict[str, bytes], settings: Settings) -> list[Operation]:
-    """/proc/driver/nvidia with the assigned cards only, and with ModifyDeviceFiles off."""
+    """/proc/driver/nvidia with the assigned cards only, their MIG instances' own files, and ModifyDeviceFiles off."""
     if not container.inspection.proc_driver:
         return []
     path = "/proc/driver/nvidia"
@@ -331,13 +337,28 @@ def _proc(container: PlannedContainer, parameters: dict[str, bytes], settings: S
         Entry(name, _without_device_files(name, content), mode=0o444) for name, content in sorted(parameters.items())
     ]
     entries.append(Entry("gpus"))
-    cards = container.allocation.cards
-    entries += [Entry(f"gpus/{card.bus_id}") for card in cards]
+    buses = dict.fromkeys(card.bus_id for card in container.allocation.cards)
+    entries += [Entry(f"gpus/{bus_id}") for bus_id in buses]
+    files = dict.fromkeys(name for card in container.allocation.cards for name in card.capabilities)
+    entries += [Entry(name) for name in _directories([f"capabilities/{name}" for name in files])]
+    entries += [Entry(f"capabilities/{name}", b"", mode=0o444) for name in files]
     operations: list[Operation] = [Tmpfs(path, tuple(entries), SMALL, mounts.READ_ONLY_DATA)]
-    for card in cards:
-        source, target = f"{host}/{card.bus_id}", f"{path}/gpus/{card.bus_id}"
-        operations.append(BindDirectory(source, target, mounts.READ_ONLY_DATA))
+    for bus_id in buses:
+        operations.append(BindDirectory(f"{host}/{bus_id}", f"{path}/gpus/{bus_id}", mounts.READ_ONLY_DATA))
+    for name in files:
+        operations.append(
+            Bind(f"{_capabilities(settings)}/{name}", f"{path}/capabilities/{name}", mounts.READ_ONLY_DATA)
+        )
     return operations
+
+
+def _capabilities(settings: Settings) -> str:
+    return settings.text("driver.proc_root") + "/driver/nvidia/capabilities"
+
+
+def _directories(files: list[str]) -> list[str]:
+    """The directories above `files`, each after the one that it is in."""
+    return sorted({file[:at] for file in files for at, letter in enumerate(file) if letter == "/"})
 
 
 def _without_device_files(name: str, content: bytes) -> bytes:

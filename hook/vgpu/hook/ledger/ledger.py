@@ -257,7 +257,18 @@ class Ledger(LivingClaims):
         for uuid, users in self.foreign().items():
             for user in users:
                 totals.add((CardLimit(uuid, 0, 0, 0), False), user.describe())
+        self._add_numbers(totals, known)
         return totals, leaving
+
+    def _add_numbers(self, totals: Totals, known: Known) -> None:
+        """Nobody gets a MIG instance whose node a container has from an instance that had the same number."""
+        for card in self.cards:
+            number = next((f"{one.major}:{one.minor}" for one in reversed(card.capabilities.values())), "")
+            had = [claim for claim, lives in known if lives and number in claim.devices]
+            others = [claim for claim in had if card.uuid not in [limit.uuid for limit in claim.cards]]
+            if others:
+                name = f"{others[0].name or others[0].container}, whose destroyed instance had its number"
+                totals.add((CardLimit(card.uuid), True), name)
 
     def _add_prepared(self, totals: Totals, known: Known, own: tuple[str, ...]) -> Known:
         """Add what prepared resource claims have. Returns the claims of containers that count by themselves."""
@@ -371,6 +382,7 @@ class Ledger(LivingClaims):
         own = tuple(grant.id for grant in mine)
         totals, leaving = self._committed(known, own, start.container, start.holder)
         before = mine[0].cards if mine and all(grant.cards == mine[0].cards for grant in mine) else []
+        self._refuse_gone(before or (request.preferred if mine else ()))
         if before:
             try:
                 return self._allocated(request.fixed_on(tuple(before)), totals)
@@ -384,6 +396,12 @@ class Ledger(LivingClaims):
                 totals, _ = self._committed(known, own, start.container, start.holder, leaving)
                 self._attempt.ending = self._what_ends(request, totals, leaving)
             raise
+
+    def _refuse_gone(self, uuids: Collection[str]) -> None:
+        """NoFit for a MIG instance that is gone: another one has another size. A card that is gone has its likes."""
+        for uuid in set(filter(limits.is_instance, uuids)).difference(card.uuid for card in self.cards):
+            do = "delete the pod, so that kubelet allocates anew"
+            raise NoFit(f"MIG instance {uuid}", expected="it on this node", found="none: it was destroyed", do=do)
 
     def _placed_results(self, start: Start, wanted: WantedResults, known: Known) -> Allocation:
         """The allocation of results of prepared claims, on the cards that the scheduler chose."""

@@ -16,6 +16,8 @@ Whole cards are the set with, in this order:
 3. the smallest of such groups, then the best links left among the node's free cards;
 4. the lowest indexes.
 
+A request for one whole card gets a MIG instance where no whole card fits, or where its wishes ask for one.
+
 With `total`, sets whose cards have fewer bytes together are left out.
 Up to MAX_SETS sets are compared one by one (16 of 32 cards would be 600 million). Beyond that, two sets are grown from
 every card by adding the best-linked card again and again, and the best of these is taken. It is good, but not proven
@@ -128,6 +130,8 @@ def place(
         return _fixed(request, node, held, policy)
     reasons = refusals(request, node, commitments, policy, ill or {})
     fitting = [at for at, reason in enumerate(reasons) if not reason]
+    if request.exclusive:  # a whole card has all that an instance has, and more
+        fitting = [at for at in fitting if not node[at].parent] or fitting
     pools = _preferred(request, node, fitting) or _pools(request, node, fitting)
     if not pools:
         fragments = _fragments(request, node, held, policy, ill or {}) if by_kubelet else ""
@@ -225,12 +229,18 @@ def _wish_refusal(card: Card, wishes: Wishes) -> str:
         return f"excluded by use-gputype {shown(', '.join(wishes.use_types))}"
     if refused:
         return f"excluded by nouse-gputype {shown(refused[0])}"
+    if wishes.profiles and card.profile not in wishes.profiles:
+        return f"excluded by profile {shown(', '.join(wishes.profiles))}"
+    if card.parent and card.profile in wishes.nouse_profiles:
+        return f"excluded by nouse-profile {card.profile}"
     if wishes.use_uuids and card.uuid not in wishes.use_uuids:
         return "excluded by use-gpuuuid"
     return "excluded by nouse-gpuuuid" if card.uuid in wishes.nouse_uuids else ""
 
 
 def _refusal(card: Card, request: Request, held: Commitment, policy: Policy) -> str:
+    if card.parent and request.gpus > 1:
+        return "a MIG instance, and a program uses one alone"
     if request.exclusive and _least(request) > card.memory:
         return f"memory {_mib(card.memory)} MiB in all"
     if held.exclusive:

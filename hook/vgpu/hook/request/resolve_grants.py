@@ -98,8 +98,8 @@ def chosen_cards(choices: tuple[Choice, ...], cards: list[Card]) -> tuple[str, .
 
 
 def _uuid(key: str, chosen: Chosen, cards: list[Card]) -> str:
-    for card in cards:
-        if chosen.uuid == card.uuid or (not chosen.uuid and chosen.index == card.index):
+    for card in cards:  # the number of a MIG instance may be another one's after a change of the instances
+        if chosen.uuid == card.uuid or (not chosen.uuid and not card.parent and chosen.index == card.index):
             return card.uuid
     found = chosen.uuid or f"index {chosen.index}"
     raise NoFit(f"annotation {key}", expected="a card of this node", found=found)

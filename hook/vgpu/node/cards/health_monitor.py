@@ -80,7 +80,8 @@ class HealthMonitor:
         clock: Callable[[], float] = since_boot,
     ) -> None:
         self.settings = settings
-        self.cards: dict[str, Card] = {}
+        self.cards: dict[str, Card] = {}  # by the uuid of the card that NVML is asked for: of an instance its parent's
+        self._instances: list[Card] = []
         self.log = conditions.log
         self.conditions = conditions
         self.selector = selector
@@ -184,15 +185,18 @@ class HealthMonitor:
     def _take(self, found: Inventory | None) -> None:
         """Watch the cards of the inventory. A card that has another address now is probed anew."""
         assert self._recorded is not None
+        if found:
+            self._instances = [card for card in found.cards if card.parent]
         for card in found.cards if found else []:
-            before = self.cards.get(card.uuid)
+            uuid = card.physical
+            before = self.cards.get(uuid)
             if before is not None and (before.minor, before.bus_id) == (card.minor, card.bus_id):
                 continue
-            self.cards[card.uuid] = card
+            self.cards[uuid] = card
             if before is None:
-                self._states[card.uuid] = CardState(self._recorded.get(card.uuid), self.pace.quiet)
+                self._states[uuid] = CardState(self._recorded.get(uuid), self.pace.quiet)
             self._to_save = True
-            for probe in [probe for probe in self._probes() if card.uuid in probe.cards]:
+            for probe in [probe for probe in self._probes() if uuid in probe.cards]:
                 self._end(probe)
 
     def _probes(self) -> Iterator[ProbeProcess]:
@@ -408,9 +412,11 @@ class HealthMonitor:
 
     def _publish(self) -> None:
         """Let others know what has changed, and from time to time that this process still looks."""
-        found = {uuid: reason for uuid, state in self._states.items() if (reason := state.reason())}
+        cards = [*(card for card in self.cards.values() if not card.parent), *self._instances]
+        labels = {card.uuid: card.label() for card in cards}
+        found = {card.uuid: reason for card in cards if (reason := self._states[card.physical].reason())}
         for uuid in {**self._reasons, **found}:
-            text = f"{self.cards[uuid].label()} is ill: {found[uuid]}" if uuid in found else ""
+            text = f"{labels[uuid]} is ill: {found[uuid]}" if uuid in found else ""
             self.conditions.set(f"card {uuid}", text)
         self._to_save |= found != self._reasons
         self._reasons = found

@@ -58,6 +58,7 @@ CHECKS: dict[str, Check] = {
     "device plugin": node.device_plugin,
     "NVIDIA's runtime": runtimes.nvidia,
     "containers": coexistence.containers,
+    "MIG instances": coexistence.instances,
     "open nodes": coexistence.holders,
     "cards in use": coexistence.foreign_users,
 }

@@ -33,8 +33,8 @@ SETTINGS = {
 WITHOUT = {
     "containerruntimeendpoint": "the runtime calls the hook; vgpu never calls the runtime",
     "cgroupdriver": "vgpu reads it from each container's cgroup",
-    "operatingmode": "cards are shared by libvcuda; MIG and MPS are not managed",
-    "migstrategy": "MIG is not managed",
+    "operatingmode": "cards are shared by libvcuda; MIG instances are taken as they are, MPS is not managed",
+    "migstrategy": "MIG instances are taken as they are",
     "filterdevices": "all cards of the inventory are offered; pods choose by nvidia.com/use-gpuuuid and nouse-gpuuuid",
 }
 

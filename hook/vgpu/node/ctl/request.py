@@ -29,6 +29,8 @@ _PARTS = (
     ("nouse-gpuuuid", "A card that may not be used; may be repeated."),
     ("use-gputype", "A part of the name of models that may be used; may be repeated."),
     ("nouse-gputype", "A part of the name of models that may not be used; may be repeated."),
+    ("profile", "A MIG profile, such as 1g.10gb, whose instances may be used alone; may be repeated."),
+    ("nouse-profile", "A MIG profile whose instances may not be used; may be repeated."),
 )
 
 

@@ -127,7 +127,10 @@ def _memory_used(living: ContainerProcesses) -> tuple[dict[str, Used], list[Clai
         return usage_regions.holdings(claim.pid, claim.start_time, lambda: living.of_budget(claim)) or {}
 
     asked = reader.each(len(shares), held, LIMIT, TOTAL)
-    answers = {shares[index].container: answer for index, answer in asked.answers.items()}
+    answers = {
+        shares[index].container: limits.with_own_uuids(answer, shares[index].cards)
+        for index, answer in asked.answers.items()
+    }
     used = {container: answer for container, answer in answers.items() if isinstance(answer, dict)}
     return used, [shares[index] for index in asked.silent]
 

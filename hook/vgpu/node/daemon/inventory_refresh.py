@@ -8,10 +8,10 @@ inventory stays on disk; the hook itself refuses a stale one.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from vgpu.config import inventory as inventories
-from vgpu.config import paths, records
+from vgpu.config import limits, paths, records
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import NotKnown, VgpuError
 from vgpu.config.inventory import Inventory
@@ -54,6 +54,7 @@ class InventoryRefresher(Monitor):
         self.error = ""
         self.attempts = 0
         self.paused = False
+        self._instances: frozenset[str] = frozenset()
         self._file: tuple[int, ...] = (-1,)
         self._wanted: Signature = ()
         self._taken: Signature = ()
@@ -83,8 +84,15 @@ class InventoryRefresher(Monitor):
             self._start(self._work)
             self._taken = self._wanted
 
+    def saw(self, uuids: Collection[str]) -> None:
+        """Learn which cards NVML names now: other MIG instances may have the numbers of earlier ones."""
+        if uuids:
+            self._instances = frozenset(filter(limits.is_instance, uuids))
+
     def _signature(self) -> Signature:
-        """What an inventory depends on, at little cost: driver, root, boot, cards, numbers of the nodes, libvcuda."""
+        """What an inventory depends on, at little cost: driver, root, boot, cards, MIG instances, numbers of the nodes,
+        libvcuda.
+        """
         proc_root = self.settings.text("driver.proc_root")
         numbers = device_nodes.majors(proc_root)
         return (
@@ -92,6 +100,8 @@ class InventoryRefresher(Monitor):
             discover.root_identities(self.settings),
             staleness.boot_id(proc_root, self.proc),
             tuple(device_nodes.minors(proc_root).items()),
+            device_nodes.instances(proc_root),
+            self._instances,
             tuple(sorted(item for item in numbers.items() if item[0].startswith("nvidia"))),
             self._libvcuda(),
         )

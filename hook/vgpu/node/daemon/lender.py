@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 
-from vgpu.config import core_schedule, paths
+from vgpu.config import core_schedule, limits, paths
 from vgpu.config.claims import Claim
 from vgpu.config.core_schedule import CoreSchedule
 from vgpu.config.errors import VgpuError
@@ -58,14 +58,17 @@ class Share:
             os.close(self.schedule_fd)
 
     def _read(self) -> tuple[list[CoreSchedule], int]:
+        if self.schedule_fd < 0:
+            return [], 0
         try:
-            return (
-                core_schedule.decode(os.pread(self.schedule_fd, core_schedule.SIZE + 1, 0), self.path)
-                if self.schedule_fd >= 0
-                else ([], 0)
-            )
+            data = os.pread(self.schedule_fd, core_schedule.SIZE + 1, 0)
+            schedules, clock_offset = core_schedule.decode(data, self.path)
         except (OSError, VgpuError):
             return [], 0
+        own = limits.own_uuids(self.claim.cards)
+        for page in schedules:
+            page.uuid = own.get(page.uuid, page.uuid)
+        return schedules, clock_offset
 
     def sequences_now(self) -> list[bytes]:
         """The sequence numbers of the schedules. Every change of a schedule changes its number."""

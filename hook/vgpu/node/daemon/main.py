@@ -170,6 +170,7 @@ class Daemon:
         self._part("share watch", lambda: self.usage_monitor.look(found))
         self._part("memory watch", lambda: self.memory_watch.look(found))
         self._part("card use", lambda: self.card_use.look(found))
+        self.inventory.saw(self.card_use.use())
         self.workers = [worker for worker in self.workers if not worker.gone()]
 
     def _usable(self) -> Inventory | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+from vgpu.config import limits
 from vgpu.config.claims import Claim
 from vgpu.node.daemon.reader import Answer, Reader
 from vgpu.node.daemon.usage_regions import Regions, Report, Reports
@@ -88,7 +89,11 @@ class RegionReaders:
             return {}
         answers = reader.ask(range(len(asked)), LIMIT, TOTAL)
         self._give_up(reader, asked[len(answers)] if reader.stuck else None)
-        return {claim.container: answer for claim, answer in zip(asked, answers) if answer is not None}
+        return {
+            claim.container: limits.with_own_uuids(answer, claim.cards)
+            for claim, answer in zip(asked, answers)
+            if answer is not None
+        }
 
     def holds(self, claim: Claim) -> bool:
         """Whether the container is held back."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
-from vgpu.config import usage
+from vgpu.config import limits, usage
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.hook.linux import procfs
@@ -110,7 +110,7 @@ class Reports:
         found = {}
         for claim, answer in zip(claims, answers):
             init = (claim.pid, claim.start_time)
-            report = before.get(init) if answer is SAME else report_of(answer)
+            report = before.get(init) if answer is SAME else report_of(limits.with_own_uuids(answer, claim.cards))
             if report is not None:
                 self._last[init] = found[claim.container] = report
         return found

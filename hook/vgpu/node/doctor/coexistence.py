@@ -15,6 +15,7 @@ from vgpu.config import foreign
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Card
+from vgpu.config.limits import is_instance
 from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs
@@ -40,10 +41,11 @@ def containers(context: CheckContext) -> Iterator[Finding]:
     found = []
     for index, pid in enumerate(pids):
         owner = owners.get(pid)
-        held = {card.uuid for card in owner.cards} if owner else set()
+        uuids = {card.uuid for card in owner.cards} if owner else set()
+        held = {card.minor for card in inventory.cards if card.uuid in uuids} if inventory else set()
         minors = asked.answers.get(index)
         seen = [cards[minor] for minor in minors if minor in cards] if isinstance(minors, list) else []
-        strange = [card for card in seen if card.uuid not in held]
+        strange = [card for card in seen if card.minor not in held]
         if strange:
             found.append(_sees(context, pid, owner, strange))
     found += [_blocks(context, pids[index], owners.get(pids[index])) for index in asked.silent]
@@ -109,6 +111,20 @@ def _seen(proc: str, pid: int) -> list[int]:
     finally:
         root.close()
     return sorted(int(match[1]) for match in map(_NODE.match, names) if match)
+
+
+def instances(context: CheckContext) -> Iterator[Finding]:
+    """Who holds each MIG instance, for an administrator who wants to destroy one. Nothing where nobody holds any."""
+    inventory, ledger = context.inventory(), Ledger(context.settings, [], context.proc)
+    cards = {card.uuid: card for card in inventory.cards} if inventory else {}
+    for claim in filter(ledger.lives, ledger.claims()):
+        for uuid in filter(is_instance, (card.uuid for card in claim.cards)):
+            if uuid in cards:
+                yield Finding("MIG instances", OK, f"{cards[uuid].label()} is held by {_label(claim)}")
+            else:
+                do = "end the container; until then nobody gets an instance that has the same number"
+                text = f"{_label(claim)} holds {uuid}, which was destroyed"
+                yield Finding("MIG instances", WARNING, text, "an instance of this node", do)
 
 
 def holders(context: CheckContext) -> Iterator[Finding]:

@@ -67,8 +67,11 @@ def driver(context: CheckContext) -> Iterator[Finding]:
 def nodes(context: CheckContext) -> Iterator[Finding]:
     """The nodes of the driver and of each card, and their numbers. The check `uvm` examines those of nvidia-uvm."""
     found = context.inventory()
-    wanted = [*found.devices, *(card.device for card in found.cards)] if found else _nodes_without(context)
-    wrong = [_wrong(device) for device in wanted if not device.name.startswith("nvidia-uvm")]
+    wanted = (
+        [*found.devices, *(node for card in found.cards for node in card.nodes)] if found else _nodes_without(context)
+    )
+    once = {device.name: device for device in wanted if not device.name.startswith("nvidia-uvm")}
+    wrong = [_wrong(device) for device in once.values()]
     bad = [item for item in wrong if item]
     for device, text in bad:
         yield Finding("nodes", FAILURE, f"{device.path}: {text}", f"character device {device.major}:{device.minor}",

@@ -49,17 +49,19 @@ def majors(proc_root: str) -> dict[str, int]:
 
 def parameters(proc_root: str) -> Parameters:
     """The module's parameters. A parameter that the file lacks has its default."""
-    values = {}
-    for line in _text(proc_root + "/driver/nvidia/params").splitlines():
-        name, _, value = line.partition(":")
-        if value.strip().isdigit():
-            values[name] = int(value)
+    values = _values(proc_root + "/driver/nvidia/params")
     return Parameters(
         values.get("DeviceFileMode", 0o666) & 0o777,
         values.get("DeviceFileUID", 0),
         values.get("DeviceFileGID", 0),
         values.get("ModifyDeviceFiles", 1) != 0,
     )
+
+
+def _values(path: str) -> dict[str, int]:
+    """The whole numbers of a file of lines `<name>: <number>`."""
+    lines = (line.partition(":") for line in _text(path).splitlines())
+    return {name: int(value) for name, _, value in lines if value.strip().isdigit()}
 
 
 def minors(proc_root: str) -> dict[str, int]:
@@ -77,6 +79,43 @@ def minors(proc_root: str) -> dict[str, int]:
 def card_node(dev_dir: str, minor: int) -> Device:
     """The node of the card with `minor`."""
     return Device(f"{dev_dir}/nvidia{minor}", f"nvidia{minor}", NVIDIA_MAJOR, minor)
+
+
+def instances(proc_root: str) -> dict[str, list[str]]:
+    """`gpu0/mig/gi1` -> its compute instances, `ci0`; of all GPU instances, as the driver has them now."""
+    directory = f"{proc_root}/driver/nvidia/capabilities"
+    return {
+        f"{gpu}/mig/{instance}": [name for name in _names(f"{directory}/{gpu}/mig/{instance}") if name[:2] == "ci"]
+        for gpu in _names(directory) if gpu[:3] == "gpu"
+        for instance in _names(f"{directory}/{gpu}/mig") if instance[:2] == "gi"
+    }  # fmt: skip
+
+
+def capabilities(dev_dir: str, proc_root: str, instance: str, note: Callable[[str], None]) -> dict[str, Device]:
+    """The nodes of a MIG `instance`, `gpu0/mig/gi1/ci0`, which are made where they are missing, by the driver's files.
+
+    VgpuError if what the driver says about them contradicts itself or the nodes.
+    """
+    major = majors(proc_root).get(_CAPS)
+    if major is None:
+        expected = f"{_CAPS} in {proc_root}/devices"
+        raise VgpuError(
+            f"MIG instance {instance}", expected=expected, found="no such major", do="load the module nvidia"
+        )
+    listed = dict(line.partition(" ")[::2] for line in _text(f"{proc_root}/driver/nvidia-caps/mig-minors").splitlines())
+    found = {}
+    for name in (f"{instance.rpartition('/')[0]}/access", f"{instance}/access"):
+        path = f"{proc_root}/driver/nvidia/capabilities/{name}"
+        values = _values(path)
+        minor, of_table = values.get("DeviceFileMinor", -1), listed.get(name.replace("/mig/", "/"), "none")
+        if str(minor) != of_table:
+            expected = f"minor {of_table} by {proc_root}/driver/nvidia-caps/mig-minors"
+            raise VgpuError(path, expected=expected, found=minor, do="look at the driver's log")
+        node = Device(f"{dev_dir}/{_CAPS}/nvidia-cap{minor}", f"{_CAPS}/nvidia-cap{minor}", major, minor)
+        mode, modify = values.get("DeviceFileMode", 0o444), values.get("DeviceFileModify", 1) != 0
+        ensure(node, Parameters(mode & 0o777, modify=modify), note)
+        found[name] = node
+    return found
 
 
 def shared_nodes(dev_dir: str, numbers: dict[str, int]) -> list[Device]:
@@ -100,12 +139,15 @@ def shared_nodes(dev_dir: str, numbers: dict[str, int]) -> list[Device]:
 
 
 _UVM = "nvidia-modprobe -u -c=0"
+_CAPS = "nvidia-caps"
 
 
 def command_for(device: Device) -> str:
     """The command that makes `device`."""
     if device.name.startswith("nvidia-uvm"):
         return _UVM
+    if device.name.startswith(_CAPS):
+        return "vgpuctl inventory refresh"
     return "nvidia-modprobe -m" if device.minor == MODESET_MINOR else f"nvidia-modprobe -c={device.minor}"
 
 
@@ -138,6 +180,7 @@ def _make(device: Device, wanted: Parameters) -> None:
         raise VgpuError(device.path, expected=f"character device {number}", found=found, do=do)
     temporary = operator_files.temporary(device.path)
     try:  # under another name first: who is killed meanwhile leaves no node without its mode and owner
+        os.makedirs(os.path.dirname(device.path), exist_ok=True)
         operator_files.remove_leftovers(device.path)
         os.mknod(temporary, stat.S_IFCHR | wanted.mode, os.makedev(device.major, device.minor))
         os.chmod(temporary, wanted.mode)  # the umask reduces mknod's mode

@@ -50,7 +50,7 @@ def take(
     nodes_dir = dev_dir(settings, root)
     devices = _nodes(nodes_dir, proc_root, note)
     sys_root = sys_root or os.path.join(os.path.dirname(proc_root), "sys")
-    found = nvml.take(nvml_of(libraries), nodes_dir, sys_root, note)
+    found = nvml.take(nvml_of(libraries), nodes_dir, proc_root, sys_root, note)
     _check_cards(found, nodes_dir, proc_root, note)
     _fill_contexts(found, settings.text("paths.state"), note)
     _check_functions(libraries, settings.text("paths.libvcuda"), note)

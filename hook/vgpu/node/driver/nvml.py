@@ -10,15 +10,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pynvml  # type: ignore[import-untyped]
 
+from vgpu.config import limits
 from vgpu.config.errors import NotKnown, VgpuError, is_absent
 from vgpu.config.inventory import Card
-from vgpu.node.driver.device_nodes import card_node
+from vgpu.node.driver import device_nodes
 
 Note = Callable[[str], None]
+Answer = TypeVar("Answer")
 
 _ANCESTORS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",  # both cards on one board: nearer than any switch
@@ -35,32 +37,115 @@ OF_THE_PROCESS = (
     getattr(pynvml, "NVML_ERROR_OPERATING_SYSTEM", 17), pynvml.NVML_ERROR_MEMORY,
     getattr(pynvml, "NVML_ERROR_INSUFFICIENT_RESOURCES", 23),
 )  # fmt: skip
+_MAX_INSTANCES = 16  # of one card; NVIDIA's cards have 7
+MIB = 1 << 20
 _MAX_LINKS = 36  # NVML refuses links that a card lacks; pynvml's constant depends on its version (12, 18, 36)
 
 
-def take(library: str, dev_dir: str, sys_root: str, note: Note) -> list[Card]:
+def take(library: str, dev_dir: str, proc_root: str, sys_root: str, note: Note) -> list[Card]:
     """The usable cards, read through the NVML at path `library`. A card that fails is left out, with a note.
 
     Raises VgpuError if NVML itself does not start, and NotKnown or OSError if this process cannot look.
     """
     with nvml(library):
-        found = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
+        found, instances = [], []
+        count = pynvml.nvmlDeviceGetCount()
+        for index in range(count):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 card = _card(handle, index, dev_dir, sys_root)
-                mig = _mig_enabled(handle)
+                mig, pending = _mig_mode(handle)
+                parts = list(_parts(handle)) if mig else []
             except pynvml.NVMLError as error:
-                if error.value in OF_THE_PROCESS:
-                    raise NotKnown(f"card {index}", expected="to look at it", found=f"NVML reports {error}") from error
-                note(f"card {index} is left out: NVML reports {error}")
+                _left_out(f"card {index}", error, note)
                 continue
+            if mig != pending:
+                note(f"{card.label()}: MIG is to be {'on' if pending else 'off'} after the next reset of the card")
             if mig:
-                note(f"{card.label()} is left out: in MIG mode no program can use the whole card")
-                continue
-            found.append((card, handle))
+                first = count + index * _MAX_INSTANCES
+                instances += _instances(card, parts, first, dev_dir, proc_root, note)
+            else:
+                found.append((card, handle))
         _link(found, note)
-    return [card for card, _ in found]
+    return [card for card, _ in found] + instances
+
+
+def _left_out(what: str, error: Exception, note: Note) -> None:
+    if isinstance(error, pynvml.NVMLError):
+        if error.value in OF_THE_PROCESS:
+            raise NotKnown(what, expected="to look at it", found=f"NVML reports {error}") from error
+        error = VgpuError(f"NVML reports {error}")
+    note(f"{what} is left out: {error}")
+
+
+def _instances(
+    card: Card, parts: list[tuple[int, Any]], first: int, dev_dir: str, proc_root: str, note: Note
+) -> list[Card]:
+    """The MIG instances of a card in MIG mode. One that fails is left out, with a note. `first` is the first index."""
+    made: list[Card] = []
+    for at, part in parts:
+        try:
+            uuid = _text(pynvml.nvmlDeviceGetUUID(part))
+            limits.uuid_bytes(uuid)  # before R470 it was made of the two numbers, which another instance may get
+            ids = pynvml.nvmlDeviceGetGpuInstanceId(part), pynvml.nvmlDeviceGetComputeInstanceId(part)
+            place = f"gpu{card.minor}/mig/gi{ids[0]}/ci{ids[1]}"
+            capabilities = device_nodes.capabilities(dev_dir, proc_root, place, note)
+            name, memory = _text(pynvml.nvmlDeviceGetName(part)), _usable(_memory(part))
+            if _text(pynvml.nvmlDeviceGetUUID(part)) != uuid:  # NVML uses the handle of a destroyed one again
+                raise VgpuError(uuid, expected="an instance that stays", found="another in its place")
+            made.append(Card(
+                uuid, first + at, card.minor, card.bus_id,
+                name, memory, card.device, card.numa,
+                architecture=card.architecture, cuda_version=card.cuda_version, parent=card.uuid,
+                capabilities=capabilities,
+            ))  # fmt: skip
+        except NotKnown:
+            raise
+        except (VgpuError, pynvml.NVMLError) as error:
+            _left_out(f"MIG instance {at} of {card.label()}", error, note)
+    _divide(made, note)
+    for instance, inside in device_nodes.instances(proc_root).items():
+        if instance.startswith(f"gpu{card.minor}/") and not inside:
+            note(f"{instance} of {card.label()} offers nothing: it has no compute instance (nvidia-smi mig -cci)")
+    if not made:
+        note(f"{card.label()} offers nothing: it is in MIG mode, and has no instance that can be used")
+    return made
+
+
+def _divide(made: list[Card], note: Note) -> None:
+    """Divide the memory of a GPU instance among its compute instances, each of which reports all of it."""
+    inside: dict[str, list[Card]] = {}
+    for card in made:
+        inside.setdefault(next(iter(card.capabilities)), []).append(card)
+    for name, cards in inside.items():
+        for card in cards if len(cards) > 1 else ():
+            card.memory = card.memory // len(cards) // MIB * MIB
+            note(f"{card.label()}: {len(cards)} compute instances share the memory of {name}: {card.memory // MIB} MiB")
+
+
+def _parts(handle: Any) -> Iterator[tuple[int, Any]]:
+    """(index, handle) of each MIG instance of a card in MIG mode. The indexes have gaps."""
+    for at in range(min(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle), _MAX_INSTANCES)):
+        try:
+            yield at, pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, at)
+        except pynvml.NVMLError as error:
+            if error.value != pynvml.NVML_ERROR_NOT_FOUND:
+                raise
+
+
+def _of_each(library: str, query: Callable[[Any], Answer], note: Note, trouble: str) -> dict[str, Answer]:
+    """What `query` answers for each card and each MIG instance, by uuid. One that fails is noted."""
+    with nvml(library):
+        found = {}
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                parts = [part for _, part in _parts(handle)] if _mig_mode(handle)[0] else [handle]
+                for part in parts:
+                    found[_text(pynvml.nvmlDeviceGetUUID(part))] = query(part)
+            except pynvml.NVMLError as error:
+                note(f"card {index}: NVML {trouble}: {error}")
+    return found
 
 
 def users(library: str, note: Note) -> dict[str, list[tuple[int, bool, int]]]:
@@ -68,15 +153,7 @@ def users(library: str, note: Note) -> dict[str, list[tuple[int, bool, int]]]:
 
     Processes of MPS clients count as computing. NVML returns pids of the initial PID namespace.
     """
-    with nvml(library):
-        found = {}
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                found[_text(pynvml.nvmlDeviceGetUUID(handle))] = _users(handle)
-            except pynvml.NVMLError as error:
-                note(f"card {index}: NVML does not list its processes: {error}")
-    return found
+    return _of_each(library, _users, note, "does not list its processes")
 
 
 def _users(handle: Any) -> list[tuple[int, bool, int]]:
@@ -95,23 +172,15 @@ def utilization(library: str, since: int, note: Note) -> dict[str, list[tuple[in
     The samples are those after `since`. Times are us of the wall clock. Samples are up to 9 s old. The list is empty if
     a driver or a card keeps no samples.
     """
-    with nvml(library):
-        found = {}
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                found[_text(pynvml.nvmlDeviceGetUUID(handle))] = _samples(handle, since)
-            except pynvml.NVMLError as error:
-                note(f"card {index}: NVML does not report the use by process: {error}")
-    return found
+    return _of_each(library, lambda handle: _samples(handle, since), note, "does not report the use by process")
 
 
 def _samples(handle: Any, since: int) -> list[tuple[int, int, int]]:
-    """The samples of one card. If all processes are idle, the driver returns NOT_FOUND."""
+    """The samples of one card. If all processes are idle, the driver returns NOT_FOUND; it keeps none of instances."""
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
     except pynvml.NVMLError as error:
-        if error.value == pynvml.NVML_ERROR_NOT_FOUND:
+        if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_NOT_SUPPORTED):
             return []
         raise
     return [(int(item.pid), int(item.smUtil), int(item.timeStamp)) for item in samples if item.pid]
@@ -122,42 +191,31 @@ def card_use(library: str, note: Note) -> dict[str, list[int | None]]:
 
     The percent is None if a card does not measure it.
     """
-    with nvml(library):
-        found: dict[str, list[int | None]] = {}
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                used = int(_memory(handle).used)
-                found[_text(pynvml.nvmlDeviceGetUUID(handle))] = [used, _busy(handle)]
-            except pynvml.NVMLError as error:
-                note(f"card {index}: NVML does not report its use: {error}")
-    return found
+
+    def use(handle: Any) -> list[int | None]:
+        return [int(_memory(handle).used), _busy(handle)]
+
+    return _of_each(library, use, note, "does not report its use")
 
 
 def conditions(library: str, note: Note) -> dict[str, Conditions]:
     """What stands in the way of programs that share a card, by uuid. A card that fails is noted."""
-    with nvml(library):
-        found = {}
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                found[_text(pynvml.nvmlDeviceGetUUID(handle))] = Conditions(
-                    int(_memory(handle).free),
-                    _mig_enabled(handle),
-                    _is(pynvml.nvmlDeviceGetComputeMode, handle, pynvml.NVML_COMPUTEMODE_DEFAULT, True),
-                    _is(pynvml.nvmlDeviceGetDisplayActive, handle, pynvml.NVML_FEATURE_ENABLED, False),
-                    _is(pynvml.nvmlDeviceGetPersistenceMode, handle, pynvml.NVML_FEATURE_ENABLED, True),
-                )
-            except pynvml.NVMLError as error:
-                note(f"card {index}: NVML does not report its state: {error}")
-    return found
+
+    def state(handle: Any) -> Conditions:
+        return Conditions(
+            int(_memory(handle).free),
+            _is(pynvml.nvmlDeviceGetComputeMode, handle, pynvml.NVML_COMPUTEMODE_DEFAULT, True),
+            _is(pynvml.nvmlDeviceGetDisplayActive, handle, pynvml.NVML_FEATURE_ENABLED, False),
+            _is(pynvml.nvmlDeviceGetPersistenceMode, handle, pynvml.NVML_FEATURE_ENABLED, True),
+        )
+
+    return _of_each(library, state, note, "does not report its state")
 
 
 class Conditions(NamedTuple):
     """`free`: bytes. `shared`: in the compute mode in which several processes may have contexts."""
 
     free: int
-    mig: bool
     shared: bool
     display: bool
     persistent: bool
@@ -226,7 +284,7 @@ def _card(handle: Any, index: int, dev_dir: str, sys_root: str) -> Card:
         bus_id=bus_id,
         name=_text(pynvml.nvmlDeviceGetName(handle)),
         memory=_usable(_memory(handle)),
-        device=card_node(dev_dir, minor),
+        device=device_nodes.card_node(dev_dir, minor),
         numa=_numa(handle, bus_id, sys_root),
         architecture=_architecture(handle),
         cuda_version=_cuda_version(),
@@ -290,11 +348,13 @@ def _numa(handle: Any, bus_id: str, sys_root: str) -> int:
         return -1
 
 
-def _mig_enabled(handle: Any) -> bool:
+def _mig_mode(handle: Any) -> tuple[bool, bool]:
+    """Whether MIG is on now, and whether after the next reset."""
     try:
-        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
+        now, pending = pynvml.nvmlDeviceGetMigMode(handle)
     except pynvml.NVMLError:  # not supported: most cards
-        return False
+        return False, False
+    return bool(now), bool(pending)
 
 
 def _link(found: list[tuple[Card, Any]], note: Note) -> None:

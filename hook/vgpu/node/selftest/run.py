@@ -104,11 +104,9 @@ def unfit(way: Way, uuid: str, seen: Conditions | None, users: list[tuple[int, b
     """Why a card cannot be tested now."""
     name = report.short(uuid)
     if seen is None:
-        return [f"{name} has no state in NVML"]
+        return [f"{name} has no state in NVML, or is in MIG mode"]
     found = [f"{name} is used by {who(pid)}" for pid, _, _ in users]
     found += [f"{name} is held by {what}" for what in way.disturbed(uuid)]
-    if seen.mig:
-        found.append(f"{name} is in MIG mode")
     if not seen.shared:
         found.append(f"{name} is in an exclusive compute mode")
     if seen.display:

@@ -201,6 +201,8 @@ def attributes(device: Device, driver_version: str = "") -> Object:
             found[name] = {"version": version}
     if card.numa >= 0:
         found["numaNode"] = {"int": card.numa}
+    if card.parent:
+        found.update({"profile": {"string": card.profile}, "parentUUID": {"string": card.parent[:MAX_TEXT]}})
     if device.nvlink_group:
         found["nvlinkGroup"] = {"string": device.nvlink_group}
     if device.pcie_root:

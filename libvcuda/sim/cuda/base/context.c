@@ -62,6 +62,8 @@ CUresult sim_context_current(struct sim_context **context)
 	*context = top();
 	if (!*context)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	if (sim_state_gone(sim_driver.devices[(*context)->device].card))
+		return sim_init_result(SIM_LOST);
 	return (*context)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 

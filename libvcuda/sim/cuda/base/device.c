@@ -64,6 +64,16 @@ SIM_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
+/* Of an instance, its card's. */
+SIM_EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+{
+	TRY(checked(device, uuid));
+	const struct sim_card *card = sim_device_card(device);
+	const struct sim_card *whole = card->instance ? sim_state_card(card->parent) : card;
+	memcpy(uuid->bytes, whole->uuid, sizeof uuid->bytes);
+	return CUDA_SUCCESS;
+}
+
 SIM_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
 	TRY(checked(device, bytes));

@@ -45,12 +45,12 @@ bool sim_share_adopt(int fd, unsigned *card, size_t *size)
 	    pread(fd, &note, sizeof note, st.st_size - PAGE) != sizeof note || memcmp(note.magic, "vgpu-shr", 8) ||
 	    !note.size || note.size > (uint64_t)st.st_size - PAGE)
 		return false;
-	for (*card = 0; *card < sim_state_card_count(); *card += 1)
+	for (*card = 0; *card < SIM_MAX_CARDS; *card += 1)
 		if (memcmp(sim_state_card(*card)->uuid, note.uuid, sizeof note.uuid) == 0 &&
 		    sim_device_ordinal(*card) >= 0)
 			break;
 	*size = note.size;
-	return *card < sim_state_card_count();
+	return *card < SIM_MAX_CARDS;
 }
 
 static bool is_empty(char *at, size_t bytes)

@@ -157,7 +157,8 @@ def _card(fields: Fields, uuids: dict[str, str]) -> Card:
     memory = fields.whole("memory", 0, MAX_SIZE // MIB) * MIB
     device = Device(f"/dev/nvidia{index}", f"nvidia{index}", 195, index)
     return Card(fields.text("uuid"), index, index, "", fields.text("name"), memory, device,
-                fields.whole("numa", -1, 1 << 16), links)  # fmt: skip
+                fields.whole("numa", -1, 1 << 16), links,
+                parent=fields.text("parent") if "parent" in fields.record else "")  # fmt: skip
 
 
 def read_holdings(annotations: dict[str, str], cards: NodeCards) -> Holdings | None:

@@ -86,6 +86,15 @@ def test_hami() -> None:
     }
 
 
+def test_hami_names_a_mig_instance_by_its_uuid_alone() -> None:
+    instance = A.replace("GPU", "MIG")
+    value = f"{instance},NVIDIA,3000,30:;;"
+    assert cards_of(pod(hami(value)))["main"] == (Chosen(instance, -1, 30, 3000 * MIB),)
+    for other in (f"MIG-{A}/1/0", f"{A}[0-1]"):
+        with pytest.raises(VgpuError, match=r"vgpu-devices-allocated: expected a card's UUID, GPU-\.\.\. or MIG-"):
+            placements.read(pod(hami(value.replace(instance, other))), ["hami"])
+
+
 def test_hami_before_it_knew_init_containers() -> None:
     assert cards_of(pod(hami(f";{A},NVIDIA,3000,30:;"), init=("setup",))) == {"side": (Chosen(A, -1, 30, 3000 * MIB),)}
 

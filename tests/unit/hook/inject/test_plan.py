@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
-from cards import GIB, card
+from cards import GIB, card, instance
 
 from vgpu.config import core_schedule, usage
 from vgpu.config.errors import VgpuError
@@ -19,6 +20,7 @@ from vgpu.hook.inject.operations import (
     Bind,
     BindDevice,
     BindDirectory,
+    CheckCapability,
     Operation,
     OverlayFile,
     ReplaceFile,
@@ -446,6 +448,42 @@ def test_proc_shows_the_assigned_cards_only() -> None:
         ("/hostproc/driver/nvidia/gpus/0000:01:00.0", "/proc/driver/nvidia/gpus/0000:01:00.0")
     ]
     assert "ro,nosuid,nodev,noexec" in found.describe()
+
+
+def test_a_mig_instance_has_its_own_nodes_and_files_alone() -> None:
+    one, two = instance(8, card(1), gi=1), instance(9, card(1), gi=2, ci=3)
+    allocation = Allocation([one], [CardLimit(one.uuid, 2 * GIB, 30, 30)], False)
+    place = {"driver.proc_root": "/hostproc"}
+    planned = made(allocation, facts(proc_driver=True), inventory=node(), **place)
+    assert [item.name for item in planned.devices][2:] == [
+        "nvidia1", "nvidia-caps/nvidia-cap9", "nvidia-caps/nvidia-cap10",
+    ]  # fmt: skip
+    found = tmpfs(planned, "/proc/driver/nvidia")
+    files = ["gpu1/mig/gi1/access", "gpu1/mig/gi1/ci0/access"]
+    assert [entry.name for entry in found.entries] == [
+        "gpus", "gpus/0000:01:00.0", "capabilities", "capabilities/gpu1", "capabilities/gpu1/mig",
+        "capabilities/gpu1/mig/gi1", "capabilities/gpu1/mig/gi1/ci0", *(f"capabilities/{name}" for name in files),
+    ]  # fmt: skip
+    source, target = "/hostproc/driver/nvidia/capabilities/", "/proc/driver/nvidia/capabilities/"
+    bound = {path: origin for path, origin in binds(planned).items() if path.startswith("/proc")}
+    assert bound == {target + name: source + name for name in files}
+    checks = [item for item in planned.operations if isinstance(item, CheckCapability)]
+    assert [(item.path, item.minor) for item in checks] == [(source + files[0], 9), (source + files[1], 10)]
+    both = Allocation([one, two], [], True)
+    names = [item.name for item in made(both).devices]
+    assert len(names) == len(set(names)) == 2 + 1 + 4, "two of one parent have its node once"
+
+
+def test_the_numbers_of_an_instance_are_looked_at_again(tmp_path: Path) -> None:
+    file = tmp_path / "access"
+    check = CheckCapability(str(file), 12)
+    for text in (None, "DeviceFileMinor: 13\n", "DeviceFileMinor: 121\n", ""):
+        if text is not None:
+            file.write_text(text)
+        with pytest.raises(OSError, match="MIG instances were made or destroyed; run: vgpuctl inventory refresh"):
+            check.open(None)  # type: ignore[arg-type]
+    file.write_text("DeviceFileMinor: 12\nDeviceFileMode: 292\n")
+    check.open(None)  # type: ignore[arg-type]
 
 
 def test_without_the_kernels_directory_proc_is_left_alone() -> None:

@@ -6,6 +6,8 @@ import random
 from itertools import combinations
 
 import pytest
+from cards import card as a_card
+from cards import instance
 from topologies import (
     GIB,
     MIB,
@@ -98,6 +100,41 @@ def test_the_nodes_policy_counts_unless_the_container_wishes_another():
     assert chosen(dgx(), share(10, 1024), commitments, spread) == [1]
     assert chosen(dgx(), share(10, 1024, policy="binpack"), commitments, spread) == [0]
     assert chosen(dgx(), share(10, 1024), commitments, Policy("binpack")) == [0]
+
+
+# MIG instances: card 0 is whole, 1 and 2 are instances of another
+
+
+def divided():
+    parent = a_card(7, name="A100")
+    return [a_card(0, name="A100", uuid=uuid(0)), *(
+        instance(index, parent, gi=index, uuid=uuid(index), name=f"A100 MIG {profile}", memory=size * GIB)
+        for index, profile, size in ((1, "1g.10gb+me", 10), (2, "3g.40gb", 40))
+    )]  # fmt: skip
+
+
+INSTANCES = {
+    "a share": (divided, {}, share(10, 1024), [1]),
+    "of a profile": (divided, {}, share(10, 1024, profiles=("3g.40gb",)), [2]),
+    "a profile as resources name it": (divided, {}, share(10, 1024, profiles=("1g.10gb.me",)), [1]),
+    "not of a profile": (divided, {}, share(10, 1024, nouse_profiles=("1g.10gb.me",)), [0]),
+    "no instance": (divided, {}, share(10, 1024, nouse_types=("mig",)), [0]),
+    "a whole card before an instance": (divided, {}, whole(), [0]),
+    "an instance is a whole card": (divided, held(0), whole(), [1]),
+    "a whole instance of a profile": (divided, {}, whole(profiles=("3g.40gb",)), [2]),
+}
+
+
+@pytest.mark.parametrize("case", INSTANCES.values(), ids=INSTANCES.keys())
+def test_instances(case):
+    test_share(case)
+
+
+def test_a_container_has_no_instance_beside_another_card():
+    assert "a MIG instance, and a program uses one alone" in refused(divided(), share(10, 1024, gpus=2))
+    fixed = Request(2, 10, GIB, fixed=(uuid(0), uuid(1)))
+    assert "a MIG instance, and a program uses one alone" in refused(divided(), fixed)
+    assert "excluded by profile 7g.80gb" in refused(divided(), share(10, 1024, profiles=("7g.80gb",)))
 
 
 # Whole cards

@@ -83,7 +83,7 @@ def test_one_is_taken_at_the_start_and_then_no_more(node: Node) -> None:
     assert "inventory: odd" in node.log.getvalue()
 
 
-@pytest.mark.parametrize("change", ["driver", "card", "uvm", "libvcuda", "lost", "damaged"])
+@pytest.mark.parametrize("change", ["driver", "card", "instance", "uuid", "uvm", "libvcuda", "lost", "damaged"])
 def test_one_is_taken_when_anything_changes(node: Node, change: str) -> None:
     node.look()
     node.succeed()
@@ -91,6 +91,10 @@ def test_one_is_taken_when_anything_changes(node: Node, change: str) -> None:
         node.driver("560.35.03")
     elif change == "card":
         node.write("proc/driver/nvidia/gpus/0000:3b:00.0/information", "Device Minor: 3\n")
+    elif change == "instance":
+        node.write("proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", "DeviceFileMinor: 3\n")
+    elif change == "uuid":  # with the numbers of another
+        node.keeper.saw(["GPU-1", "MIG-1"])
     elif change == "uvm":
         node.write("proc/devices", "Character devices:\n195 nvidia\n509 nvidia-uvm\n")
     elif change == "libvcuda":

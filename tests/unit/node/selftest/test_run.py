@@ -15,7 +15,7 @@ from vgpu.node.selftest.program import NotJudged
 from vgpu.node.selftest.report import FAIL, NOT_APPLICABLE, NOT_JUDGED, PASS, Row
 
 UUID = "GPU-8c955f18-586b-56f7-8394-6e42bf246681"
-GOOD = Conditions(8 << 30, mig=False, shared=True, display=False, persistent=True)
+GOOD = Conditions(8 << 30, shared=True, display=False, persistent=True)
 
 
 class Way:
@@ -31,8 +31,7 @@ class Way:
     [
         (GOOD, [], [], ""),
         (GOOD._replace(persistent=False), [], [], ""),  # a note
-        (None, [], [], "has no state in NVML"),
-        (GOOD._replace(mig=True), [], [], "is in MIG mode"),
+        (None, [], [], "has no state in NVML, or is in MIG mode"),
         (GOOD._replace(shared=False), [], [], "is in an exclusive compute mode"),
         (GOOD._replace(display=True), [], [], "has a display"),
         (GOOD, [(4194305, True, 1)], [], "is used by pid 4194305"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cards import GIB, card, uuid_of
+from cards import GIB, card, instance, uuid_of
 
 from vgpu.hook.placement.placement import Policy
 from vgpu.node.service import claim_devices as devices
@@ -35,6 +35,15 @@ def test_a_slice_has_what_the_documents_promise() -> None:
     assert made["spec"]["devices"][1]["taints"] == [{"key": "gpu.vgpu.io/ill", "effect": "NoExecute"}]  # type: ignore[index]
     assert {key: made["spec"][key] for key in ("driver", "nodeName", "pool")} == {  # type: ignore[index]
         "driver": "gpu.vgpu.io", "nodeName": "node-1", "pool": {"name": "node-1", "resourceSliceCount": 1},
+    }  # fmt: skip
+
+
+def test_a_mig_instance_is_a_device_of_its_own() -> None:
+    [found] = devices.of_cards([instance(9)], Policy(), {}, sys_root="/nowhere")
+    made = devices.described(found, "", "")
+    assert made["name"] == instance(9).uuid.lower()
+    assert {key: made["attributes"][key] for key in ("profile", "parentUUID")} == {
+        "profile": {"string": "1g.5gb"}, "parentUUID": {"string": uuid_of(0)},
     }  # fmt: skip
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from itertools import combinations, product
 
+import cards as made
 import pytest
 from gpu_clusters import GIB, make_cards
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from vgpu.config.dialects import registration
 from vgpu.hook.placement.placement import NoFit, Policy
 from vgpu.plugin.scheduler.decide import Decision, decide, requests_of, short
 from vgpu.plugin.scheduler.demand import APP, INIT, SIDECAR, Demand, Part
-from vgpu.plugin.scheduler.node_cards import FREE, Held, NodeCards
+from vgpu.plugin.scheduler.node_cards import FREE, Held, NodeCards, read_cards
 
 
 def shared(name: str, cores: int, memory: int = 1, kind: str = APP, gpus: int = 1) -> Part:
@@ -30,6 +32,16 @@ def node_of(count: int, sizes: tuple[int, ...] = (), numa: tuple[int, ...] = (),
     for card, size in zip(cards, sizes):
         card.memory = size * GIB
     return NodeCards("n", cards, Policy("binpack", **policy))
+
+
+def test_the_instances_of_a_node_come_with_its_annotation() -> None:
+    offer = registration.Offer([made.card(0), made.instance(9)], {}, "550.54.15")
+    node = read_cards("n", {registration.OWN: registration.own(offer)})
+    assert [one.profile for one in node.cards] == ["", "1g.5gb"]
+    of_profile = Demand((shared("a", 10),), (("profiles", ("1g.5gb",)),))
+    assert decide(of_profile, node, (FREE, FREE)).cards == {"a": (1,)}
+    with pytest.raises(NoFit, match="a MIG instance, and a program uses one alone"):
+        decide(Demand((shared("a", 10, gpus=2),)), node, (FREE, FREE))
 
 
 def phases(demand: Demand) -> list[list[Part]]:
