@@ -27,7 +27,7 @@ from vgpu.plugin.scheduler.demand import INIT, SIDECAR, Demand, PodSpec
 from vgpu.plugin.scheduler.node_cards import FREE, Held, Holdings, NodeCards, Usage
 
 SAYS_NOTHING = 180.0  #: seconds without a new holdings annotation, after which the pods' specs count
-CONFIRMS = 1.5  #: seconds from the end of a pod's object within which its node usually says that it holds nothing any more
+CONFIRMS = 1.5  #: seconds from the end of a pod's object, within which its node says so unless a process lives on
 
 
 @dataclass(frozen=True)
