@@ -217,7 +217,8 @@ class Cluster:
 
     def unconfirmed(self, names: Collection[str]) -> tuple[dict[str, frozenset[str]], float]:
         """(node -> pods that have just ended and that it still says to hold cards, seconds for which that may last)."""
-        now, found = self.clock(), {}
+        now = self.clock()
+        found: dict[str, frozenset[str]] = {}
         self._ended = {uid: one for uid, one in self._ended.items() if now - one[1] < CONFIRMS}
         last = now - CONFIRMS
         for uid, (name, since) in self._ended.items():
