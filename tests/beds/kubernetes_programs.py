@@ -90,7 +90,8 @@ def _go(work: Path, path: Path, output: Path, *packages: str) -> None:
     package = f"{ROOT}/vendor/k8s.io/component-base/version"
     flags = " ".join(["-s -w", *(f"-X {package}.{key}={value}" for key, value in version.items())])
     root = _goroot(work)
-    _run(work, path, f"{root}/bin/go", "build", "-p", "1", "-ldflags", flags, "-o", f"{output}/", *packages)
+    command = ["build", "-p", "1", "-tags", "providerless", "-ldflags", flags, "-o", f"{output}/"]  # no clouds' clients
+    _run(work, path, f"{root}/bin/go", *command, *packages)
 
 
 def _goroot(work: Path) -> Path:

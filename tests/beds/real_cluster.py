@@ -41,6 +41,7 @@ NETWORK = (
     "ip route add unreachable 169.254.0.0/16",  # where kubelet looks for a cloud's metadata
 )
 SCHEDULERS = ("default-scheduler", "gpu-scheduler")
+BACKOFF = {"podInitialBackoffSeconds": 1, "podMaxBackoffSeconds": 2}
 
 
 def make_place(directory: Path, *binds: tuple[Path, Path]) -> Place:
@@ -245,8 +246,7 @@ class Cluster:
                     "clientConnection": access,
                     "leaderElection": {"leaderElect": False},
                     "profiles": [{"schedulerName": name} for name in SCHEDULERS],
-                    "podInitialBackoffSeconds": 1,
-                    "podMaxBackoffSeconds": 2,
+                    **BACKOFF,
                 }
             )
         )

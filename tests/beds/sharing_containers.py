@@ -227,8 +227,8 @@ class Node:
         self.locks = Locks()
         self.containers: list[Container] = []
 
-    def container(self, profile: str = "t4x1") -> Container:
-        box = self.make_box(profile, clock=self.clock)
+    def container(self, profile: str = "t4x1", **options: bool) -> Container:
+        box = self.make_box(profile, clock=self.clock, **options)
         if self.clock == "virtual" and not self.director:
             self.director = Director(
                 box.simctl, Path(box.environment["VGPU_SIM_DIR"]), box.path / "driver/libcuda.so.1"
@@ -247,9 +247,9 @@ class Node:
             self.locks.add(path)
         return self.presence[uuid]
 
-    def share_out(self, *shares: int) -> list[Container]:
+    def share_out(self, *shares: int, **options: bool) -> list[Container]:
         """Make a container for each share of one card."""
-        made = [self.container() for _ in shares]
+        made = [self.container(**options) for _ in shares]
         for container, share, schedule in zip(made, shares, core_schedule.schedule(made[0].uuid(), list(shares))):
             container.limit(share)
             container.write_schedules([schedule])

@@ -187,7 +187,7 @@ class Site:
 
     def restart(self) -> None:
         """Begin anew with what the server has, as a new process does."""
-        self.cluster = Cluster()
+        self.cluster = Cluster(clock=self.clock)
         self.service = Service(self.cluster, self.server, lambda: self.problem, self.options)
         self.cluster.replace_nodes(self.nodes, self.clock())
         for pod in self.server.objects.values():

@@ -47,7 +47,7 @@ run(sys.argv[1])
 """
 PATIENCE = 600.0  #: seconds after which a state counts as one that never comes
 NO_KUBELET = "kubelet.sock"  #: what the plugin warns of on a node that has none
-STAND_INS = ("nvidia-smi", "nvidia-modprobe", "modprobe", "kubectl", "dmesg")
+STAND_INS = ("nvidia-smi", "nvidia-modprobe", "modprobe", "kubectl", "dmesg", "systemctl")
 HOOKS_D = "usr/share/containers/oci/hooks.d/vgpu.json"
 HOOK_FILE = '{{"version": "1.0.0", "hook": {{"path": "{}"}}, "when": {{}}, "stages": ["prestart"]}}'
 T4, A100 = 1, 3
@@ -277,23 +277,19 @@ FAILURES = {
                                        node_of_card),
     "no kernel module": Failure("driver", "no .*/driver/nvidia/version", r"install the driver, run (nvidia-smi)",
                                 unload, load),
-    "another kernel module": Failure("card health", "kernel module differ", "load the new module, or reboot",
+    "another kernel module": Failure("card health", "kernel module differ", r"run: (systemctl reboot)$",
                                      lambda bed: nodes.simctl().set_driver(bed.sim, "mismatched"), load),
     "no nvidia-uvm": Failure("uvm", "nvidia-uvm: No such file", r"run: (nvidia-modprobe -u.*)$",
                              remove_uvm, remake_uvm),
-    "no room in /run": Failure("daemon", "/run.*no space.*make room there", "see: journalctl", fill,
+    "no room in /run": Failure("daemon", "/run.*no space.*make room there", r"run: (du .*)$", fill,
                                lambda bed: (bed.node.run_dir / "filler").unlink()),
-    "a damaged claim": Failure("daemon", r"c1/claim.json.*; if it is gone, remove (\S+)", "see: journalctl",
-                               damage_claim,
-                               lambda bed: shutil.rmtree(paths.container(bed.node.settings.run_dir, "c1"))),
-    "something in the place of a record": Failure("daemon", "round.json.*a directory.*remove it", "see: journalctl",
-                                                  block_record,
-                                                  lambda bed: os.rmdir(paths.round_record(bed.node.settings.run_dir))),
-    "a damaged grant": Failure("device plugin", rf"{'a' * 32}.json.*JSON", "see: journalctl", damage_grant,
-                               lambda bed: shutil.rmtree(paths.grants(bed.node.settings.state_dir))),
+    "a damaged claim": Failure("daemon", r"c1/claim.json.*if it is gone, remove", r"run: (rm -r \S+)$", damage_claim),
+    "something in the place of a record": Failure("daemon", "round.json.*a directory.*remove it", r"run: (rm -r \S+)$",
+                                                  block_record),
+    "a damaged grant": Failure("device plugin", rf"{'a' * 32}.json.*JSON", r"run: (rm \S+)$", damage_grant),
     "no runtime calls the hook": Failure("registration", "no runtime is configured", "vgpuctl runtime configure",
                                          unregister, register),
-    "the hook is gone": Failure("registration", "podman.*/opt/vgpu-hook is not a program", "or remove this file",
+    "the hook is gone": Failure("registration", "podman.*/opt/vgpu-hook is not a program", r"or run: rm /usr/share/\S+",
                                 lambda bed: bed.write(HOOKS_D, HOOK_FILE.format("/opt/vgpu-hook")), register),
     "no CDI specification": Failure("CDI", "", "run (vgpuctl cdi generate)",
                                     lambda bed: (bed.root / "etc/cdi/vgpu.json").unlink(), register),

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import containerd_bed
 import helm
 import pytest
+import real_cluster
 import yaml
 from checkout import CHECKOUT
 from cluster_site import NAMESPACE, OFFERED, Site, documents
@@ -37,6 +42,9 @@ CONFIGURATION = KUBERNETES / "chart/files/scheduler/default-scheduler-v1beta1.ya
 ACCOUNT = "vgpu-scheduler-extender"
 LEASE = f"lease/{ACCOUNT}"
 ADDRESS = "127.0.0.1:3456"
+SEED = int(os.environ.get("VGPU_SEED") or random.randrange(1 << 30))
+SOON = 2.0  #: seconds from the end of a pod's object until the pod that waits for its room is bound
+SLOWER = 1.0  #: seconds by which rollovers and Jobs may be slower than without the extender, in the median
 
 
 class Extender:
@@ -47,6 +55,7 @@ class Extender:
         self.log = site.directory / "extender.log"
         self.certificates = certificates
         self.server: Server | None = None
+        self.stanza: dict[str, Any] = {}  #: of kube-scheduler's configuration
 
     def start(self, *options: str) -> Extender:
         self.end()
@@ -105,6 +114,7 @@ def extender(cluster: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     asks = {**rendered_stanza(), **here}
     (shipped,) = yaml.safe_load(CONFIGURATION.read_text())["extenders"]
     assert {**shipped, **here} == asks, "the file for the cluster's own scheduler asks the same"
+    made.stanza = asks
     configure_scheduler(cluster, asks)
     yield made
     made.end()
@@ -129,11 +139,14 @@ def rendered_options() -> list[str]:
     return [option for option in container["command"][1:] if not option.startswith(own)]
 
 
-def configure_scheduler(site: Site, extender: dict[str, Any]) -> None:
+def configure_scheduler(site: Site, *extenders: dict[str, Any], usual_backoff: bool = False) -> None:
+    """With the usual back-off a pod that was refused waits for 1 s, 2, 4, 8, and then 10 s each time."""
     path = site.cluster.directory / "scheduler.json"
     found = json.loads(path.read_text())
+    backoff = {} if usual_backoff else real_cluster.BACKOFF
+    kept = {key: value for key, value in found.items() if key not in real_cluster.BACKOFF}
     site.cluster.scheduler.kill()
-    path.write_text(json.dumps({**found, "percentageOfNodesToScore": 100, "extenders": [extender]}))
+    path.write_text(json.dumps({**kept, **backoff, "percentageOfNodesToScore": 100, "extenders": extenders}))
     site.cluster.scheduler.start()
 
 
@@ -291,3 +304,178 @@ def test_a_leader_that_loses_its_lease_binds_nothing_and_the_next_one_goes_on(si
     extender.start("--bind", "--leader-elect").ready(120)  # when the thief's lease has not changed for its duration
     assert sorted(first + ends_on_its_cards(site, "after")) == sorted(site.cards)
     extender.end(signal.SIGTERM)
+
+
+# How soon room is free
+
+
+class PodEvents:
+    """When, by this machine's clock, a watch of the API server showed what of which pod."""
+
+    def __init__(self, site: Site) -> None:
+        self.bound: dict[str, float] = {}
+        self.refused: dict[str, float] = {}
+        self.running: dict[str, float] = {}
+        self.over: dict[str, float] = {}  #: deleted, succeeded or failed
+        command = [*site.cluster.kubectl_command(), "get", "--raw", "/api/v1/namespaces/default/pods?watch=1"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        self.thread = threading.Thread(target=self._read)
+        self.thread.start()
+
+    def __enter__(self) -> PodEvents:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.thread.join()
+        self.process.wait()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            now, event = time.monotonic(), json.loads(line)
+            pod = event["object"]
+            phase = pod["status"].get("phase")
+            conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", [])}
+            for known, holds in (
+                (self.bound, pod["spec"].get("nodeName")),
+                (self.refused, conditions.get("PodScheduled") == "False"),
+                (self.running, phase == "Running"),
+                (self.over, event["type"] == "DELETED" or phase in ("Succeeded", "Failed")),
+            ):
+                if holds:
+                    known.setdefault(pod["metadata"]["name"], now)
+
+    def name(self, known: dict[str, float], start: str, but: str = "") -> str:
+        """Wait for a pod among the `known` whose name begins so."""
+        return str(
+            wait_for(lambda: next((one for one in list(known) if one.startswith(start) and one != but), ""), 180)
+        )
+
+
+def figures(what: str, times: list[float]) -> None:
+    print(f"{what}, seed {SEED}, {len(times)} times: {[f'{one:.2f}' for one in times]}")
+    print(f"  min {min(times):.2f} median {statistics.median(times):.2f} max {max(times):.2f} s")
+
+
+@pytest.fixture
+def waiting(site: Site, extender: Extender) -> Iterator[PodEvents]:
+    """What happens to pods, with the options of the extender's pod in the chart and kube-scheduler's own back-off."""
+    site.configure(OFFERED[""])
+    known(site)
+    extender.start(*rendered_options()).ready(120)
+    configure_scheduler(site, extender.stanza, usual_backoff=True)
+    with PodEvents(site) as events:
+        yield events
+    configure_scheduler(site, extender.stanza)
+
+
+def share(cores: int) -> dict[str, int]:
+    return {CORE: cores, MEMORY: 4} if cores < 100 else {CORE: cores}
+
+
+def test_room_is_free_at_once(site: Site, waiting: PodEvents) -> None:
+    """Beside a pod with 60 cores of the other card, each pod waits for the end of the one before it.
+
+    One with 60 cores waits for the extender, as in sum the node has the units, and one with 100 for kube-scheduler.
+    """
+    chance, took = random.Random(SEED), []
+    for name in ("beside", "pod0"):
+        site.create(name, share(60))
+        site.held(name)
+    for number in range(1, 21):
+        old, new = f"pod{number - 1}", f"pod{number}"
+        site.create(new, share(chance.choice((60, 60, 100))))
+        waiting.name(waiting.refused, new)
+        time.sleep(5 * chance.random())  # the rounds of all programs are anywhere
+        site.cluster.kubectl("delete", "pod", old, "--grace-period=1", "--wait=false")
+        waiting.name(waiting.bound, new)
+        took.append(waiting.bound[new] - waiting.over[old])
+        site.held(new)
+    figures("the object's end to the binding", took)
+    assert max(took) <= SOON
+
+
+def test_a_pod_deleted_by_force_keeps_its_card_while_its_process_lives(
+    site: Site, extender: Extender, waiting: PodEvents
+) -> None:
+    def holdings() -> str:
+        return site.cluster.annotations("node", NODE)["vgpu.io/node-holdings"]
+
+    for number in range(5):
+        forced, waits = f"forced{number}", f"waits{number}"
+        uid = site.create(forced, share(60))
+        site.create(f"beside{number}", share(60))
+        for name in (forced, f"beside{number}"):
+            site.held(name)
+        os.kill(site.kubelet.pid, signal.SIGSTOP)
+        try:
+            site.cluster.kubectl("delete", "pod", forced, "--force", "--grace-period=0")
+            waiting.name(waiting.over, forced)
+            site.create(waits, share(60))
+            waiting.name(waiting.refused, waits)
+            before = holdings()
+            wait_for(lambda before=before: holdings() != before, 180)  # type: ignore[misc]  # each minute's sign of life
+            assert uid in holdings()
+            body = {"Pod": site.find_pod(waits), "Nodes": None, "NodeNames": [NODE]}
+            answer = json.loads(extender.ask("/scheduler/filter", body))
+            assert "no card fits" in answer["FailedNodes"][NODE], answer
+            assert waits not in waiting.bound
+            site.cluster.kubectl("delete", "pod", waits)
+        finally:
+            os.kill(site.kubelet.pid, signal.SIGCONT)
+        site.delete_all()
+
+
+def template(command: str, **fields: Any) -> dict[str, Any]:
+    """Pods with a whole card."""
+    container = {
+        "name": "main", "image": containerd_bed.IMAGE, "command": ["sh", "-c", command], "env": [],
+        "resources": {"limits": {CORE: "100"}},
+    }  # fmt: skip
+    spec = {"terminationGracePeriodSeconds": 1, "containers": [container], **fields}
+    return {"metadata": {"labels": {"app": "one"}}, "spec": spec}
+
+
+def rollover(site: Site, events: PodEvents, name: str) -> float:
+    """Seconds from the change of a Deployment with one replica, on the only card with room, until its new pod runs."""
+    made = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}}
+    pods = template("exec sleep 86400")
+    spec = {
+        "replicas": 1, "selector": {"matchLabels": {"app": "one"}}, "strategy": {"type": "Recreate"}, "template": pods,
+    }  # fmt: skip
+    site.cluster.apply({**made, "spec": spec})
+    old = events.name(events.running, f"{name}-")
+    pods["spec"]["containers"][0]["env"].append({"name": "NEW", "value": "1"})
+    begin = time.monotonic()
+    site.cluster.apply({**made, "spec": spec})
+    new = events.name(events.running, f"{name}-", but=old)
+    site.cluster.kubectl("delete", "deployment", name)
+    events.name(events.over, new)
+    return events.running[new] - begin
+
+
+def succession(site: Site, events: PodEvents, name: str) -> float:
+    """Seconds from the end of a Job's pod until that of the next Job runs, which waits for the card."""
+    for part, seconds, seen in ((f"{name}a", 6, events.running), (f"{name}b", 1, events.refused)):
+        spec = {"template": template(f"sleep {seconds}", restartPolicy="OnFailure")}
+        site.cluster.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": part}, "spec": spec})
+        events.name(seen, f"{part}-")
+    old, new = (events.name(events.over, f"{name}{part}-") for part in "ab")
+    site.cluster.kubectl("delete", "job", f"{name}a", f"{name}b")
+    return events.running[new] - events.over[old]
+
+
+@pytest.mark.parametrize("way", [rollover, succession])
+def test_pods_follow_each_other_as_fast_as_without_the_extender(
+    site: Site, extender: Extender, waiting: PodEvents, way: Callable[[Site, PodEvents, str], float]
+) -> None:
+    site.create("beside", share(60))
+    site.held("beside")
+    middle = {}
+    for name, extenders in (("with", (extender.stanza,)), ("without", ())):
+        configure_scheduler(site, *extenders, usual_backoff=True)
+        took = [way(site, waiting, f"{name}{number}") for number in range(10)]
+        figures(f"{way.__name__} {name} the extender", took)
+        middle[name] = statistics.median(took)
+    assert middle["with"] <= middle["without"] + SLOWER

@@ -114,6 +114,7 @@ static unsigned collect(const struct sim_board *board, uint64_t last_seen, nvmlP
 	uint64_t now = sim_clock_realtime_us();
 	unsigned count = 0;
 
+	last_seen = sim_clock_stamp_us(last_seen);
 	for (unsigned i = 0; i < SIM_MAX_SAMPLES; i++) {
 		const struct sim_sample *sample = &board->samples[i];
 		if (!sample->token || sample->time_us <= last_seen || sample->time_us + SAMPLE_MIN_AGE_US > now ||

@@ -42,6 +42,13 @@ uint64_t sim_clock_realtime_us(void)
 	return sim_virtual() ? VIRTUAL_DAY_US + sim_virtual_now() / 1000 : read_clock(CLOCK_REALTIME) / 1000;
 }
 
+uint64_t sim_clock_stamp_us(uint64_t given)
+{
+	uint64_t now = sim_clock_realtime_us();
+
+	return sim_virtual() && given > now ? now + given - read_clock(CLOCK_REALTIME) / 1000 : given;
+}
+
 void sim_clock_sleep_until(uint64_t time)
 {
 	struct timespec until = timespec_of(time);

@@ -13,6 +13,8 @@
 
 uint64_t sim_clock_now(void);         /* ns */
 uint64_t sim_clock_realtime_us(void); /* since 1970; under the virtual clock a fixed day */
+/* A program's time since 1970 by that clock: one that is later than now is of CLOCK_REALTIME. */
+uint64_t sim_clock_stamp_us(uint64_t given);
 void sim_clock_sleep_until(uint64_t time);
 /* Initializes a condition for sim_clock_wait and sim_clock_signal. */
 void sim_clock_condition_init(pthread_cond_t *condition);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -12,14 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
-from checkout import DATA
+from checkout import BUILD, DATA
+from virtual_director import MS
 
 if TYPE_CHECKING:
+    from sharing_containers import Node
     from vcuda_boxes import Client, SimBox
 
 MIB = 1 << 20
 GIB = 1 << 30
 BURN = DATA / "cuda/burn.py"
+SMI = BUILD / "bin/sim/nvidia-smi"
+QUERY = ("--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")
+PERIOD = 166_667_000  #: ns of the simulator's samples
+SEED = int(os.environ.get("VGPU_SEED") or random.randrange(1 << 30))
 LISTS = ("Compute", "Graphics", "MPSCompute")
 
 SCRIPT = """
@@ -153,6 +160,32 @@ def test_use_is_the_containers_own(sim_box: Callable[..., SimBox], pids: bool) -
         program = Path(f"/proc/{burning.pid}/task/{burning.pid}/children").read_text().split() or [str(burning.pid)]
         os.kill(int(program[0]), signal.SIGKILL)
         burning.communicate()
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_utilization_is_the_part_of_the_card_that_the_container_used(node: Node, number: int) -> None:
+    """By the simulator's ledger, in a container of 30 % with random work and a busy neighbour.
+
+    Samples are late, so what NVML and nvidia-smi show is of the sixth period before.
+    """
+    chance = random.Random(f"{SEED}-{number}")
+    ours, other = node.share_out(30, 70, nvml=True)
+    other.flood()
+    kernel = f"lognormal:{chance.randrange(100_000, 2 * MS)}:{chance.randrange(100, 1000)}:{10 * MS}"
+    gap = chance.choice((0, chance.randrange(4 * MS)))
+    ours.flood(kernel=kernel, gap=gap, wait="stream", seed=chance.randrange(99))
+    node.director.run(12 * PERIOD - node.director.now % PERIOD)
+    truth, shown = [], []
+    for _ in range(24):
+        before = ours.busy()
+        node.director.run(PERIOD - node.director.now % PERIOD)
+        truth.append((ours.busy() - before) * 100 / PERIOD)
+        seen = answers(ours.box)
+        smi = subprocess.check_output(ours.box.command(str(SMI), *QUERY), env=ours.box.environment)
+        assert seen["samples"] == [[seen["Compute"][0][0], int(smi)]]
+        assert seen["rates"][0] == int(smi)
+        shown.append(int(smi))
+    assert shown[5:] == [int(percent) for percent in truth[:-5]], SEED
 
 
 def test_the_rest_is_the_drivers(shared: tuple[SimBox, SimBox]) -> None:

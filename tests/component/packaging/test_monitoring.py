@@ -175,6 +175,13 @@ FAILURES: dict[str, tuple[Callable[[dict[str, Any]], None], set[str]]] = {
     "NVML hangs": (lambda made: made["vgpud"].update(health_known=False), {"VgpuCardHealthNotKnown"}),
     "the plugin is blind": (lambda made: made["plugin"].update(health_known=False), {"VgpuCardHealthNotKnown"}),
     "the plugin is away": (lambda made: made["plugin"].update(alive=False, ready=False), {"VgpuPluginNotReady"}),
+    "the API server is away": (
+        lambda made: made["plugin"].update(warnings=["the API server is away, trying again"]), {"VgpuPluginWarnings"}
+    ),
+    "the hook is gone": (
+        lambda made: made["registrations"].update(working=1, broken=1), {"VgpuRuntimeNotRegistered"}
+    ),
+    "no runtime calls the hook": (lambda made: made["registrations"].update(working=0), {"VgpuRuntimeNotRegistered"}),
     "a claim is damaged": (lambda made: made["vgpud"].update(warnings=["claim.json: expected JSON"]), {"VgpuWarnings"}),
     "somebody computes without a claim": (
         lambda made: made["cards"][0].update(foreign=[{"pid": 1, "command": "x", "kind": "compute"}]),
@@ -196,7 +203,7 @@ def healthy_record() -> dict[str, Any]:
     """A record without anything that an alert is for, with figures of this moment."""
     made = round_records.record(cards=2, containers=3)
     made["vgpud"].update(warnings=[], rounds=random.randrange(1000))
-    made["plugin"] = {"alive": True, "ready": True, "health_known": True}
+    made["plugin"] = {"alive": True, "ready": True, "health_known": True, "warnings": []}
     made["violation_counts"] = {"reported": 0, "killed": 0}
     for card in made["cards"]:
         card.update(utilization=random.randrange(101), memory_used=random.randrange(16) << 30)
@@ -290,7 +297,7 @@ def test_prometheus_scrapes_the_exporter_and_evaluates_rules_and_panels(exporter
     try:
         wanted = {
             "VgpuContainerBeyondLimit", "VgpuCardUnhealthy", "VgpuCardHealthNotKnown", "VgpuPluginNotReady",
-            "VgpuWarnings",
+            "VgpuWarnings", "VgpuPluginWarnings",
         }  # fmt: skip
         wait_for(lambda: wanted <= prometheus.firing(), timeout=600, what=prometheus.log.read_text)
         assert prometheus.firing() == wanted

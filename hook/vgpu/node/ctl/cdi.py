@@ -11,14 +11,11 @@ import os
 import click
 
 from vgpu.config.errors import VgpuError
-from vgpu.config.settings import Settings
 from vgpu.node.ctl.group import Group
 from vgpu.node.ctl.output import output_option
 from vgpu.node.ctl.runtime import apply_change, require_programs, root_settings
-from vgpu.node.doctor import runtimes
-from vgpu.node.doctor.findings import CheckContext
 from vgpu.node.runtimes import cdi_spec as specification
-from vgpu.node.runtimes import registry
+from vgpu.node.runtimes import places, registry
 from vgpu.node.runtimes.registration import Wish
 from vgpu.node.service import installation
 
@@ -51,7 +48,7 @@ def generate(
     )  # fmt: skip
     require_programs(wish.hook)
     if not beside_others:
-        _refuse_another(config_path, node)
+        _refuse_another()
     apply_change(node, specification.NAME, lambda: registry.configure(specification.NAME, wish), dry_run, False, output)
 
 
@@ -66,9 +63,9 @@ def remove(config_path: str, dry_run: bool, output: str) -> None:
     apply_change(node, undo, lambda: registry.unconfigure(undo, node.state_dir), dry_run, False, output)
 
 
-def _refuse_another(config_path: str, node: Settings) -> None:
+def _refuse_another() -> None:
     """VgpuError if kubelet's containers could meet the hook in two ways. Its second run would do nothing."""
-    found = [where for where, _ in runtimes.of_kubelet(CheckContext(config_path, node))]
+    found = [where for where, _ in places.of_kubelet("/")]
     if found:
         do = "take it back (vgpuctl runtime unconfigure), or pass --beside-others if no container meets both"
         raise VgpuError("vgpuctl cdi", expected="no other registration of the hook", found=found[0], do=do)

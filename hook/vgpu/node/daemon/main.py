@@ -47,6 +47,7 @@ from vgpu.node.daemon.lock_floods import LockFloods
 from vgpu.node.daemon.memory_watch import MemoryWatch
 from vgpu.node.daemon.reaper import Reaper
 from vgpu.node.daemon.region_readers import RegionReaders
+from vgpu.node.daemon.registrations import Registrations
 from vgpu.node.daemon.round_record import Parts, RoundRecorder
 from vgpu.node.daemon.server import Server
 from vgpu.node.daemon.unlimited_processes import UnlimitedProcesses
@@ -101,6 +102,7 @@ class Daemon:
         self.inventory = InventoryRefresher(self.settings, self.conditions, self._spawn, self.proc)
         self.reaper = Reaper(self.settings, self.conditions, self.proc)
         self.copy_removal = CopyRemoval(self.settings, self.log)
+        self.registrations = Registrations(self.settings)
         self.region_readers = RegionReaders(self.conditions, self.proc)
         self.context_sizes = ContextSizes(self.settings, self.conditions, self.region_readers, self.proc)
         use = DriverOverhead(self.settings, self.region_readers, self.proc, context_sizes=self.context_sizes)
@@ -144,6 +146,7 @@ class Daemon:
         self._part("card health", lambda: self.card_health.look(self.inventory.found))
         self._part("reaper", self.reaper.look)
         self._part("copies of libvcuda", lambda: self.copy_removal.look(self.inventory.found))
+        self._part("registrations", self.registrations.look)
         self._part("context sizes", lambda: self.context_sizes.look_at_reports(self.lender.contexts()))
         self._part("arbiter", self.lender.look)
         self._part("region readers", lambda: self.region_readers.look(self._living()))
@@ -348,6 +351,7 @@ class Daemon:
                 "warnings": list(self.conditions.present.values()),
                 "health_known": not (self.not_known & CARD_HEALTH or self.card_health.not_known()),
             },
+            "registrations": self.registrations.counts,
             "ledger": {"claims": dict(self.reaper.counts), "grants": grants.count(self.settings.state_dir)},
             "held": [
                 {"namespace": one.namespace, "pod": one.pod, "container_name": one.container,

@@ -16,9 +16,12 @@ RESET = "end its containers, then run: nvidia-smi --gpu-reset -i {bus}"
 #: A part of a reason -> what to do. The first that fits counts; {bus} is the card's bus id.
 REMEDIES = (
     ("driver is not loaded", "load the driver: modprobe nvidia && nvidia-smi"),
-    ("library and its kernel module differ", "end all programs on the cards and load the new module, or reboot"),
+    (
+        "library and its kernel module differ",
+        "end all programs on the cards, load the new module; or run: systemctl reboot",
+    ),
     ("device node", "run: vgpuctl doctor --fix"),
-    ("rebooted", "reboot the node"),
+    ("rebooted", "run: systemctl reboot"),
     ("peer-to-peer", "end the programs that use this card together with others"),
     ("IMEX", "run: systemctl restart nvidia-imex"),
     ("wants replacing", "have the card replaced"),

@@ -1,7 +1,7 @@
 """Check of CDI: whether what the device plugin names is defined, and is the only way to the hook.
 
 Belongs here: the settings, specifications and runtimes' files compared with each other. Does not belong here: finding
-those files, which is in vgpu.node.doctor.runtimes, and whether a kubelet passed the device on, which only a container
+those files, which is in vgpu.node.runtimes.places, and whether a kubelet passed the device on, which only a container
 shows: the device plugin looks for that.
 """
 
@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 
 from vgpu.config import cdi_device as device
-from vgpu.node.doctor import runtimes
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Finding
+from vgpu.node.runtimes import places
 
 NAME = "CDI"
 _SWITCH = re.compile(r"^\s*enable_cdi\s*=\s*(true|false)", re.MULTILINE)
@@ -37,7 +37,7 @@ def cdi(context: CheckContext) -> Iterator[Finding]:
 
 def defined(context: CheckContext) -> list[str]:
     """The specifications that define the device."""
-    return [path for path in runtimes.cdi_files(context, "vgpu.io") if device.KIND in runtimes.text(context, path)]
+    return places.defined(context.root, device.KIND)
 
 
 def in_use(context: CheckContext) -> str:
@@ -55,15 +55,15 @@ def _undefined(found: list[str]) -> Iterator[Finding]:
 
 
 def _registered_besides(context: CheckContext) -> Iterator[Finding]:
-    for where, _ in runtimes.of_kubelet(context):
+    for where, _ in places.of_kubelet(context.root):
         yield Finding(NAME, WARNING, f"{where} calls the hook, too", "one registration for kubelet's containers",
                       "take one of them back; the second run of the hook does nothing but cost time")  # fmt: skip
 
 
 def _switched_off(context: CheckContext) -> Iterator[Finding]:
     """containerd ignores CDI devices without a message where CDI is off."""
-    for path in runtimes.containerd_files(context):
-        text = runtimes.text(context, path)
+    for path in places.containerd_files(context.root):
+        text = places.text(context.root, path)
         switch, version = _SWITCH.search(text), _VERSION.search(text)
         if switch is None and (version is None or int(version[1]) >= _BY_DEFAULT or not re.search(r"\bcri\b", text)):
             continue

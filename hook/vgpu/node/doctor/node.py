@@ -8,6 +8,7 @@ belong here: the kernel and the cgroups (vgpu.node.doctor.host), and the runtime
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import tempfile
@@ -302,13 +303,21 @@ def daemon(context: CheckContext) -> Iterator[Finding]:
         return
     warnings = answer.get("warnings")
     for warning in warnings if isinstance(warnings, list) else []:
-        yield Finding("daemon", WARNING, str(warning), do=f"see: {installation.log_of_vgpud()}")
+        do = _remedy(VGPUD_REMEDIES, str(warning), run=context.settings.run_dir)
+        yield Finding("daemon", WARNING, str(warning), do=do or f"see: {installation.log_of_vgpud()}")
     if not warnings:
         yield Finding("daemon", OK, f"vgpud {answer.get('version')} runs, pid {answer.get('pid')}")
 
 
-#: A part of a warning of the device plugin -> what to do; {api} is a command that asks the API server.
+#: What a warning of vgpud has -> what to do; {0} is the expression's group.
+VGPUD_REMEDIES = (
+    (r"if it is gone, remove (/\S+)", "once no such container runs, run: rm -r {0}"),
+    (r"(/\S+): expected .*found a directory", "run: rm -r {0}"),
+    (r"no space on its file system", "make room; to see what takes it, run: du -ax {run} | sort -n | tail"),
+)
+#: The same for the device plugin; {api} is a command that asks the API server.
 PLUGIN_REMEDIES = (
+    (r"(/\S+/grants/[0-9a-f]+\.json): .*JSON", "once its pod is gone, run: rm {0}"),
     ("the API server is away", "the plugin tries again; run: {api} get --raw /readyz"),
     (": 401 ", "its credentials are not valid; run: {api} auth whoami"),
     (": 403 ", "it lacks a right, see the chart's rbac; run: {api} auth can-i --list"),
@@ -330,10 +339,16 @@ def device_plugin(context: CheckContext) -> Iterator[Finding]:
     api = f"kubectl --kubeconfig {kubeconfig}" if kubeconfig else "kubectl"
     warnings = state["warnings"]
     for text in warnings if isinstance(warnings, list) else []:
-        do = next((do for part, do in PLUGIN_REMEDIES if part in text), f"see: {log}")
-        yield Finding("device plugin", WARNING, text, do=do.format(api=api))
+        do = _remedy(PLUGIN_REMEDIES, str(text), api=api) or f"see: {log}"
+        yield Finding("device plugin", WARNING, text, do=do)
     if not warnings:
         yield Finding("device plugin", OK, "runs")
+
+
+def _remedy(table: tuple[tuple[str, str], ...], warning: str, **words: str) -> str:
+    """What to do about the warning; "" where the table has nothing for it."""
+    found = ((re.search(expression, warning), do) for expression, do in table)
+    return next((do.format(*match.groups(), **words) for match, do in found if match), "")
 
 
 def _run(command: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -61,6 +61,9 @@ def _node(snapshot: Snapshot) -> Iterator[Metric]:
     claims = snapshot.fields.inner("ledger").numbers("claims")
     yield family(GAUGE, "vgpu_ledger_claims", "Claims by state; total has the dead and the damaged ones, too.",
                   ("node", "state"), [((*at, state), value) for state, value in claims.items()])  # fmt: skip
+    found = snapshot.fields.numbers("registrations")
+    yield family(GAUGE, "vgpu_runtime_registrations", "Runtimes' registrations of the hook, by state.",
+                  ("node", "state"), [((*at, state), value) for state, value in found.items()])  # fmt: skip
     counts = snapshot.fields.numbers("violation_counts")
     yield family(COUNTER, "vgpu_violations", "Containers found beyond their memory limit, by what was done.",
                   ("node", "action"), [((*at, action), value) for action, value in counts.items()])  # fmt: skip
@@ -72,6 +75,9 @@ def _programs(snapshot: Snapshot) -> Iterator[Metric]:
     for name in ("alive", "ready"):
         text = f"Whether the device plugin is {name}."
         yield family(GAUGE, f"vgpu_plugin_{name}", text, ("node",), [(at, _flag(plugin, name))])
+    warnings = float(len(plugin.items("warnings"))) if "warnings" in plugin.record else None
+    yield family(GAUGE, "vgpu_plugin_warnings", "Warnings of the device plugin that are present.", ("node",),
+                  [(at, warnings)])  # fmt: skip
     known = [((*at, program), _flag(snapshot.fields.inner(program), "health_known")) for program in ("plugin", "vgpud")]
     text = "Whether the program could look at the cards; what it knew of them stays while it cannot."
     yield family(GAUGE, "vgpu_card_health_known", text, ("node", "program"), known)

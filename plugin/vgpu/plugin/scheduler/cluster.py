@@ -12,7 +12,8 @@ whatever its annotations say.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ from vgpu.plugin.scheduler.demand import INIT, SIDECAR, Demand, PodSpec
 from vgpu.plugin.scheduler.node_cards import FREE, Held, Holdings, NodeCards, Usage
 
 SAYS_NOTHING = 180.0  #: seconds without a new holdings annotation, after which the pods' specs count
+CONFIRMS = 1.5  #: seconds from the end of a pod's object, within which its node says so unless a process lives on
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,15 @@ class _Node:
 
 
 class Cluster:
-    """`assume_life`: seconds after which an assumed decision that was not confirmed is dropped."""
+    """`assume_life`: seconds after which an assumed decision that was not confirmed is dropped.
 
-    def __init__(self, assume_life: float = 300.0) -> None:
+    `arrived` is notified when a pod or a change of a node has come.
+    """
+
+    def __init__(self, assume_life: float = 300.0, clock: Callable[[], float] = time.monotonic) -> None:
         self.guard = threading.RLock()
         self.assume_life = assume_life
+        self.clock = clock
         self.pods: dict[str, PodSpec] = {}
         self.others: dict[str, tuple[str, str]] = {}  #: uid -> namespace and name of pods that ask for no card
         self.assumed: dict[str, Assumed] = {}
@@ -67,6 +73,7 @@ class Cluster:
         self._of: dict[str, set[str]] = {}  # namespace -> uids of pods that are bound or assumed
         self._held: dict[str, State] = {}
         self._shares: dict[str, dict[str, Usage]] = {}  # node -> uid -> what the pod takes
+        self._ended: dict[str, tuple[str, float]] = {}  # uid of a pod that was bound -> node, time of its object's end
         self.arrived = threading.Condition(self.guard)
 
     # What the watches bring
@@ -121,6 +128,7 @@ class Cluster:
         self.others.pop(uid, None)
         pod = self.pods.pop(uid, None)
         if pod is not None and pod.node:
+            self._ended[uid] = (pod.node, self.clock())
             self._leave(pod)
 
     def replace_pods(self, found: list[PodSpec], others: dict[str, tuple[str, str]]) -> None:
@@ -206,6 +214,19 @@ class Cluster:
         """As `held`, were these pods away, and had the others that wait for room taken it."""
         state = self.held(name)
         return self._count(name, uids)[0] if uids else state
+
+    def unconfirmed(self, names: Collection[str]) -> tuple[dict[str, frozenset[str]], float]:
+        """(node -> pods that have just ended and that it still says to hold cards, seconds for which that may last)."""
+        now = self.clock()
+        found: dict[str, frozenset[str]] = {}
+        self._ended = {uid: one for uid, one in self._ended.items() if now - one[1] < CONFIRMS}
+        last = now - CONFIRMS
+        for uid, (name, since) in self._ended.items():
+            node = self._nodes.get(name)
+            if node is not None and node.holdings is not None and uid in node.holdings.pods and name in names:
+                found[name] = found.get(name, frozenset()) | {uid}
+                last = max(last, since)
+        return found, last + CONFIRMS - now
 
     def share_of(self, name: str, uid: str) -> Usage:
         """What a pod takes on its node, by card; {} where it has no place there."""

@@ -69,7 +69,7 @@ class Extender:
         self.log = log
         self.lost = lost
         self.conditions = Conditions(log)
-        self.cluster = Cluster(settings.assume_life)
+        self.cluster = Cluster(settings.assume_life, settings.options.clock)
         self.service = Service(self.cluster, api, self.not_ready, settings.options)
         self.stopped = threading.Event()
         self.leader: Leader | None = None

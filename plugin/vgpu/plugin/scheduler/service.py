@@ -60,6 +60,9 @@ class Service:
                 if pod is None:
                     return nodes.result(nodes.names, {})
                 fitting, refused = self._sorted_out(pod, nodes.names)
+                while not fitting and self._waits_for_room(pod, nodes.names):
+                    pod = self._afresh(pod.uid) or pod
+                    fitting, refused = self._sorted_out(pod, nodes.names)
                 failed = _told(refused)
                 if self.options.bind or not fitting:
                     return nodes.result(list(fitting), failed)
@@ -196,6 +199,20 @@ class Service:
             answers = {name: self._within_quota(pod, name, answer, has) for name, answer in answers.items()}
         fitting = {name: answer for name, answer in answers.items() if not answer.reason}
         return fitting, {name: answer for name, answer in answers.items() if answer.reason}
+
+    def _waits_for_room(self, pod: PodSpec, names: list[str]) -> bool:
+        """Wait for a change, if the pod fits once a node has said of pods that have just ended that they hold nothing.
+
+        kube-scheduler asks when it sees such an end. Were it refused then, the pod would not be looked at again for up
+        to 10 s, or until some other pod ends.
+        """
+        ended, left = self.cluster.unconfirmed(names)
+        for name, uids in ended.items():
+            node = self.cluster.cards(name)
+            if node is not None and self._has_room(pod, node, self.cluster.held_without(name, uids), uids):
+                self.cluster.arrived.wait(left)
+                return True
+        return False
 
     def _victims(self, pod: PodSpec, name: str, given: list[str]) -> list[str] | None:
         lower = [one for one in self.cluster.pods_on(name) if one.priority < pod.priority]

@@ -120,6 +120,7 @@ def nodes(cluster: Cluster, conditions: Conditions, clock: Callable[[], float]) 
                 cluster.remove_node(_name(value))
             else:
                 cluster.put_node(value, clock())
+            cluster.arrived.notify_all()
 
     return Watch("/api/v1/nodes", replace, apply, conditions, _slim_node)
 

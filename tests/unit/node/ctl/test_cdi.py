@@ -13,7 +13,7 @@ from vgpu.config import cdi_device as device
 from vgpu.config import records
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.cdi import cdi
-from vgpu.node.doctor import runtimes
+from vgpu.node.runtimes import places
 
 
 class Node:
@@ -40,7 +40,7 @@ class Node:
 def others(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The registrations in the files of kubelet's runtimes, in the place of this machine's."""
     found: list[tuple[str, str]] = []
-    monkeypatch.setattr(runtimes, "of_kubelet", lambda _: found)
+    monkeypatch.setattr(places, "of_kubelet", lambda _: found)
     return found
 
 

@@ -12,8 +12,9 @@ import pytest
 from cards import GIB, card, inventory
 from host import Host
 
-from vgpu.config import limits, paths, records, rounds
+from vgpu.config import limits, paths, plugin_state, records, rounds
 from vgpu.config.claims import Claim
+from vgpu.config.clock import since_boot
 from vgpu.config.grants import Holder
 from vgpu.config.limits import CardLimit
 from vgpu.hook.linux import procfs, staleness
@@ -118,6 +119,20 @@ def test_a_container_and_its_card(node: Node) -> None:
     assert (share["reported"]["used_ns"], share["reported"]["idle_ns"]) == (3_000_000_000, 400)
     assert (share["reported"]["throttled_ns"], share["reported"]["refusals"]) == (2_500_000_000, 7)
     assert share["reported"]["waits"] == {"bounds": [0.001, 0.01, 0.1, 1.0], "buckets": [1, 2, 3, 4, 5], "sum": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("of_vgpud", "of_plugin", "expected"), [("", "", "node"), ("", "gpu-7", "gpu-7"), ("gpu-8", "gpu-7", "gpu-8")]
+)
+def test_the_node_has_the_name_that_kubernetes_knows(
+    node: Node, monkeypatch: pytest.MonkeyPatch, of_vgpud: str, of_plugin: str, expected: str
+) -> None:
+    """NODE_NAME, which vgpud's environment or the device plugin's has, comes before the name in the settings."""
+    monkeypatch.setenv("NODE_NAME", of_vgpud)
+    os.makedirs(node.run_dir, exist_ok=True)
+    state: plugin_state.State = {"alive": True, "ready": True, "health_known": True, "warnings": [], "node": of_plugin}
+    plugin_state.write(node.run_dir, state, BOOT, since_boot())
+    assert node.round()["node"] == expected
 
 
 def test_of_containers_with_one_budget_one_counts(node: Node) -> None:

@@ -163,6 +163,12 @@ def test_a_scrape_shows_the_last_round_and_none_of_the_dead(answers: Answers, tm
     assert not [name for name in found if "container" in name or "card" in name]
 
 
+def test_without_vgpud_the_node_has_the_name_that_kubernetes_knows(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("NODE_NAME", "gpu-8")
+    found = samples(Answers(Settings({"paths.run": str(tmp_path)}, "vm")).metrics())
+    assert found["vgpu_vgpud_up"] == [({"node": "gpu-8"}, 0.0)]
+
+
 @pytest.mark.parametrize("change", [{"taken": 1.0}, {"taken": 1e12}, {"boot_id": "another"}, {"taken": "x"}])
 def test_a_round_of_before_shows_no_containers(answers: Answers, tmp_path: Path, change: dict[str, Any]) -> None:
     round_records.write(str(tmp_path), round_records.record(**change))

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from vgpu.config.dialects import placements, registration
 from vgpu.config.errors import VgpuError
 from vgpu.plugin.scheduler import demand, quota
+from vgpu.plugin.scheduler.cluster import CONFIRMS
 from vgpu.plugin.scheduler.service import Refused
 
 OWN, OWN_NODE = placements.OWN, placements.OWN_NODE
@@ -385,6 +386,43 @@ def test_preemption_on_a_node_that_says_sums_alone() -> None:
     site.add(pod_object("x", share(60, GIB), node="a", annotations={OWN: "c0=GPU-a-0:60:1024", OWN_NODE: "a"}))
     pod = site.add(pod_object("p", share(50, GIB), priority=5))
     assert preempt(site, pod, {"a": []}) == {"a": ([uid_of("x")], 1)}
+
+
+# Room that has just become free
+
+
+def holds(*names: str):
+    """Node a, which says that it holds 60 cores of its card for each of these pods."""
+    found = node("a", 1)
+    pods = {uid_of(name): {"GPU-a-0": (60, 1024)} for name in names}
+    found["metadata"]["annotations"][registration.HOLDINGS] = registration.holdings(pods, {}, 1.0)
+    return found
+
+
+@pytest.mark.parametrize("end", ["deleted", "Succeeded"])
+@pytest.mark.parametrize("lives_on", [False, True])
+def test_filter_waits_for_the_nodes_word_on_a_pod_that_has_just_ended(monkeypatch, end: str, lives_on: bool) -> None:
+    """kube-scheduler asks at once. The node's word comes a moment later, or not, while a process lives on."""
+    site = Site(holds("old"), bind=True)
+    old = site.add(pod_object("old", share(60, GIB), node="a", annotations={OWN: "c0=GPU-a-0:60:1024", OWN_NODE: "a"}))
+    pod, larger = (site.add(pod_object(name, limits)) for name, limits in (("p", share(60, GIB)), ("q", share(200, 0))))
+    waits: list[float] = []
+
+    def arrives(seconds: float) -> None:
+        waits.append(seconds)
+        site.clock.now += seconds if lives_on else 0
+        site.cluster.put_node(holds("old") if lives_on else holds(), site.clock())
+
+    monkeypatch.setattr(site.cluster.arrived, "wait", arrives)
+    assert site.filter(pod).NodeNames == [], "the pod is there"
+    site.show({**old, "status": {"phase": end}}) if end == "Succeeded" else site.cluster.remove_pod(uid_of("old"))
+    site.clock.now += 1
+    assert site.filter(larger).NodeNames == [], "it would not fit anyway"
+    assert waits == []
+    assert site.filter(pod).NodeNames == ([] if lives_on else ["a"])
+    assert waits == [CONFIRMS - 1]
+    assert site.filter(pod).NodeNames == ([] if lives_on else ["a"])
+    assert len(waits) == 1
 
 
 # Interleavings
