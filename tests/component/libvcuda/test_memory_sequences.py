@@ -32,14 +32,16 @@ MIB = 1 << 20
 GIB = 1 << 30
 STEPS = 150
 BOUND = 64 * MIB  #: or 1 % of the limit, if that is more
+FUNCTIONS = 20
 CODE = (
     "python globals().update(image=ctypes.create_string_buffer(b'.version 7.0\\n.target sm_80\\n.address_size 64\\n'"
-    "+b''.join(b'.visible .entry k%d(){ret;}'%i for i in range(20))),lib=ctypes.c_uint64(),f=ctypes.c_uint64())"
-    "or(cuda.cuLibraryLoadData(ctypes.byref(lib),image,0,0,0,0,0,0))"
+    f"+b''.join(b'.visible .entry k%d(){{ret;}}'%i for i in range({FUNCTIONS}))),lib=ctypes.c_uint64(),"
+    f"f=(ctypes.c_uint64*{FUNCTIONS})())or(cuda.cuLibraryLoadData(ctypes.byref(lib),image,0,0,0,0,0,0))"
 )
-FUNCTION = "python cuda.cuLibraryGetKernel(ctypes.byref(f),lib,b'k{}')"
-LAUNCH = "python cuda.cuLaunchKernel(f,1,1,1,1,1,1,0,None,None,None)"
-MOST_CODE = 8 * 12 * MIB  #: of a step
+FUNCTION = "python cuda.cuLibraryGetKernel(ctypes.byref(f,8*{0}),lib,b'k{0}')"
+LAUNCH = "python cuda.cuLaunchKernel(ctypes.c_uint64(f[{}]),1,1,1,1,1,1,0,None,None,None)"
+UNLOAD = "python cuda.cuLibraryUnload(lib)"
+MOST_CODE = FUNCTIONS * 12 * MIB  #: of a step
 STACKS = (1024, 2048, 8192)
 #: What the threads of a storm do at once.
 STORMS = (
@@ -730,18 +732,17 @@ class History:
         process.holds.append(Hold(Memory(process.card, 0), "many", 0, end, process.contexts[-1]))
 
     def step_code(self, process: Process) -> None:
+        """Functions are found, and then launched: the driver may take memory for them at either."""
         if len(process.contexts) > 1:
             return
-        lines = [
-            LAUNCH if self.chance.random() < 0.5 else FUNCTION.format(self.chance.randrange(20))
-            for _ in range(self.chance.randrange(1, 12))
-        ]
-        for line in lines if process.is_loaded else [CODE, FUNCTION.format(0), *lines]:
+        numbers = self.chance.sample(range(FUNCTIONS), self.chance.randrange(1, FUNCTIONS))
+        lines = [line.format(number) for line in (FUNCTION, LAUNCH) for number in numbers]
+        for line in [*([] if process.is_loaded else [CODE]), *lines, *([UNLOAD] if self.chance.random() < 0.3 else [])]:
             result = self.ask(process, line)[0]
             assert result == "0" or (result == str(OUT_OF_MEMORY) and not self.fits(process.card, 0)), line
             if result != "0":
                 return
-            process.is_loaded = True
+            process.is_loaded = line != UNLOAD
             if self.chance.random() < 0.3:
                 process.client.left()
 
