@@ -103,3 +103,33 @@ def test_a_further_context_counts_for_a_process_of_another_namespace(sim_box: Ca
     nested = box.uninitialized(nested=True)
     nested.does("cuInit 0")
     assert nested.numbers("cuDevicePrimaryCtxRetain & 0")[0] == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [f"python sum(call(['cuMemAlloc_v2','&','{2 * MIB + 1}'])[0]for(_)in(range(100)))"]
+    + ["python sum(call(['cuStreamCreate','&','1'])[0]for(_)in(range(300)))"],
+    ids=["padding", "streams"],
+)
+def test_what_a_process_takes_beside_its_context_is_no_part_of_it(sim_box: Callable[..., SimBox], beside: str) -> None:
+    """Nobody had a reason to look at NVML before. What was seen later was taken for the size of a context."""
+    box = sim_box("harsh", nvml=True)
+    box.limit(8 * GIB)
+    box.caller().does(beside)
+    box.limit(int(box.cards()[0]["used"]) + box.context + 70 * MIB)
+    box.caller()
+
+
+def test_who_fills_a_card_learns_what_a_context_takes(sim_box: Callable[..., SimBox]) -> None:
+    """Here by a process without a context on a limited card. Another namespace's, which cannot see any context, made one
+    beside the full limit to find out.
+    """
+    box = sim_box("harsh", nvml=True)
+    box.limit(4 * GIB)
+    box.caller()
+    left = (4 * GIB - int(box.cards()[0]["used"])) // (2 * MIB) * 2 * MIB
+    box.caller(1).made(f"cuMemCreate & {left} {{i:1,i:0,i:1,i:0,q:0,q:0}} 0")
+    nested = box.uninitialized(nested=True)
+    nested.does("cuInit 0")
+    assert nested.numbers("cuDevicePrimaryCtxRetain & 0")[0] == OUT_OF_MEMORY
+    assert int(box.cards()[0]["most_used"]) <= 4 * GIB + 64 * MIB

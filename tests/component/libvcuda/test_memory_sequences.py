@@ -128,6 +128,7 @@ class History:
     unused: tuple[str, ...] = ("code", "stack", "streams", "blocks", "workers", "storm", "kill")
     some_limits: tuple[int, ...] = (64, 256, 512, 1024, 1536)  #: in MiB
     context = 0  #: what one takes
+    alone = 0  #: the step before which nobody looks but the processes themselves, which do few kinds of things
 
     def __init__(self, box: SimBox, seed: int, full: bool, neighbour: SimBox | None = None) -> None:
         self.beside = [neighbour.caller(card) for card in CARDS] if neighbour else []
@@ -137,7 +138,7 @@ class History:
         self.limits = dict.fromkeys(CARDS, 4 * GIB)
         self.uuids = [card["uuid"] for card in box.cards()]
         (box.path / "limits").write_bytes(limits.encode("box", self.card_limits()))
-        self.watchers = [box.caller(card) for card in CARDS]
+        self.watchers = [box.caller(card) for card in CARDS if not self.alone]
         self.processes = [self.started(card) for card in PROCESSES]
 
     # ---- what the container holds ----
@@ -268,6 +269,8 @@ class History:
         self.lines.append(f"step {number}")
         steps = [name for name in dir(self) if name.startswith("step_")] + ["step_end"] * 3
         steps = [name for name in steps if name[5:] not in self.unused]
+        if number < self.alone:
+            steps = random.Random(self.seed).sample(steps, 6)
         if self.full:  # managed memory replaces only this
             steps = [f"step_{kind}" for kind in REPLACED]
         process = self.chance.choice(self.processes)
@@ -678,10 +681,13 @@ class History:
         for other in self.processes:
             if other is not process:
                 other.client.left()  # a closed file counts until its exporter asks for something
-        if client or not self.exact:  # with room for its context, of which without NVML nobody knows the size
-            self.limits[process.card] = max(4 * GIB, self.held(process.card) + GIB)
-            self.applies_limits()
+        if client or not self.exact:  # of its context nobody knows the size without NVML
+            self.makes_room(process.card)
         self.processes[self.processes.index(process)] = self.started(process.card, client)
+
+    def makes_room(self, card: int) -> None:
+        self.limits[card] = max(4 * GIB, self.held(card) + GIB)
+        self.applies_limits()
 
     def step_limit(self, process: Process) -> None:
         self.limits[process.card] = self.chance.choice(self.some_limits) * MIB
@@ -814,6 +820,7 @@ class Harsh(History):
     some_limits = (1024, 1536, 2048, 3072)
 
     def __init__(self, box: SimBox, seed: int) -> None:
+        self.alone = random.Random(seed).choice((0, 60))
         super().__init__(box, seed, full=False)
         self.context = box.context
         self.tops = [0, 0]
@@ -825,6 +832,10 @@ class Harsh(History):
         return max(BOUND, self.limits[card] // 100)
 
     def step(self, number: int) -> None:
+        if number >= self.alone and not self.watchers:
+            for card in CARDS:
+                self.makes_room(card)
+            self.watchers = [self.box.caller(card) for card in CARDS]
         self.tops = [self.limits[card] for card in CARDS]
         for card in CARDS:
             held = self.held(card)
@@ -836,7 +847,8 @@ class Harsh(History):
     def check(self) -> None:
         for card in CARDS:
             state, limit, slack = self.box.cards()[card], self.limits[card], self.slack(card)
-            charged, held, most = self.charged(card), int(state["used"]), int(state["most_used"])
+            held, most = int(state["used"]), int(state["most_used"])
+            charged = self.charged(card) if self.watchers else min(held, limit)
             told = f"card {card}, limit {limit / MIB}: charged {charged / MIB}, {held / MIB} held, {most / MIB} at most"
             assert most <= max(limit, self.tops[card]) + slack, told
             assert abs(charged - min(held, limit)) <= slack, told
@@ -850,11 +862,18 @@ class Harsh(History):
         return int(key)
 
     def step_mistake(self, process: Process) -> None:
-        """Sometimes with hardly more room than a context takes, for which libvcuda then books it beforehand."""
-        if self.chance.random() < 0.3:
-            self.limits[process.card] = (self.held(process.card) + self.context) // MIB * MIB + 100 * MIB
-            self.applies_limits()
+        self.leaves_little_room(process.card)
         super().step_mistake(process)
+
+    def step_workers(self, process: Process) -> None:
+        self.leaves_little_room(process.card)
+        super().step_workers(process)
+
+    def leaves_little_room(self, card: int) -> None:
+        """Sometimes there is hardly more room than a context takes, for which libvcuda then books it beforehand."""
+        if self.chance.random() < 0.3:
+            self.limits[card] = (self.held(card) + self.context) // MIB * MIB + 100 * MIB
+            self.applies_limits()
 
     def made(self, process: Process, line: str, size: int = 0) -> int:
         key = self.granted(process, Memory(process.card, size), line)
