@@ -668,8 +668,7 @@ static void look_after_drift(int card, CUdevice device, uint64_t before, uint64_
 		return;
 	mark_inexact(card);
 	if (passes(before, bytes, DRIFT_MARKED) || is_to_be_learned(card) ||
-	    booked[card] > usage_context_size(card) + DRIFT ||
-	    !usage_has_room(card, device_limits_memory(&limited)))
+	    booked[card] > usage_context_size(card) + DRIFT || !usage_has_room(card, device_limits_memory(&limited)))
 		follow_locked(card, limited.uuid);
 }
 
