@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import container_site
 import pytest
+import roots
 import trees
-from checkout import BUILD
+from checkout import CHECKOUT
 from container_site import BOTH, GIB, OLD_KERNELS, Site, kinds_of_host_files, listing, of_a_user_namespace, pairs
 from daemons import wait_for
 
@@ -106,14 +109,26 @@ def conda(tree: Path) -> str:
     return "/opt/conda/lib"
 
 
+def ubuntu(site: Site, suite: str) -> Path:
+    """A whole system, whose ldconfig is a script around another program."""
+    tree = container_site.copied(roots.made("fresh", suite), site.directory)
+    shutil.copy2(site.trees["debian"] / "usr/bin/cudaprobe", tree / "usr/bin")
+    return tree
+
+
 @BOTH
 @pytest.mark.parametrize(
     ("kind", "directory"),
-    [("debian", f"/usr/lib/{trees.MULTIARCH}"), ("redhat", "/usr/lib64"), ("conda", f"/usr/lib/{trees.MULTIARCH}")],
+    [
+        ("debian", f"/usr/lib/{trees.MULTIARCH}"),
+        ("redhat", "/usr/lib64"),
+        ("conda", f"/usr/lib/{trees.MULTIARCH}"),
+        pytest.param("noble", f"/usr/lib/{trees.MULTIARCH}", marks=pytest.mark.long),
+    ],
 )
 def test_programs_find_the_driver_before_and_after_ldconfig(site: Site, kind: str, directory: str) -> None:
     """By name, by fixed path, and by LD_LIBRARY_PATH. Whoever installs packages in a container runs ldconfig."""
-    tree = site.tree("debian" if kind == "conda" else kind)
+    tree = ubuntu(site, kind) if kind == "noble" else site.tree("debian" if kind == "conda" else kind)
     path = conda(tree) if kind == "conda" else "/usr/local/nvidia/lib64"
     names = ("libcuda.so.1", "libnvidia-ml.so.1")
     ways = [("", names), (path, names), ("/usr/local/nvidia/lib", names)]
@@ -129,17 +144,47 @@ def test_programs_find_the_driver_before_and_after_ldconfig(site: Site, kind: st
     for text in (before, after):
         assert text.count(f"card0.total {2 * GIB}") == text.count(f"card0.nvml_total {2 * GIB}") == len(ways)
         for name in ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1"):
-            assert f"=> {directory}/{name}\n" in text, f"{name} as nobody's program but ldconfig finds it"
+            listed = text.replace("=> /lib/", "=> /usr/lib/")  # a link, by which Ubuntu's ldconfig goes
+            assert f"=> {directory}/{name}\n" in listed, f"{name} as nobody's program but ldconfig finds it"
 
 
-def test_musl_layout(site: Site) -> None:
-    """A glibc driver does not run on musl. Its files have to be where musl looks, and nothing else may break."""
-    script = "ls /usr/lib /etc; stat -L -c '%s' /usr/lib/libcuda.so /usr/lib/libnvidia-ml.so.1"
-    out = site.output(site.share(tree=site.tree("musl")), "sh", "-c", script)
-    assert "libcuda.so.1" in out
+GLIBC_FOR_MUSL = "/lib/ld-linux-x86-64.so.2"
+
+
+def musl(site: Site) -> Path:
+    """A tree whose cudaprobe is musl's, with the functions that the driver and libvcuda have from glibc alone."""
+    tree, sources = site.tree("musl"), CHECKOUT / "tests/data/cuda"
+    subprocess.run(["musl-gcc", "-o", tree / "usr/bin/cudaprobe", sources / "cudaprobe.c"], check=True)
+    shim = [tree / f"usr{GLIBC_FOR_MUSL}", sources / "languages/musl_shim.c"]
+    subprocess.run(["musl-gcc", "-shared", "-fPIC", "-o", *shim], check=True)
+    return tree
+
+
+@BOTH
+def test_programs_of_musl_find_the_driver(site: Site) -> None:
+    """Alpine's ldconfig makes no cache: it links the libraries of the folders that it is given by their SONAMEs."""
+    names, folder = ("libcuda.so.1", "libnvidia-ml.so.1"), "/usr/local/nvidia/lib64"
+    ways = [("", names), (folder, names)]
+    ways += [("", tuple(f"{place}/{name}" for name in names)) for place in ("/usr/lib", folder)]
+    look = "; ".join(
+        f"LD_PRELOAD={GLIBC_FOR_MUSL} LD_LIBRARY_PATH={found} PROBE_CUDA={cuda} PROBE_NVML={nvml} cudaprobe info"
+        for found, (cuda, nvml) in ways
+    )
+    links = f"for file in {folder}/*.so.*; do busybox ln -sf ${{file##*/}} ${{file%.so.*}}.so.1; done 2>&1"
+    script = f"{look}; {links}; echo linked; {look}; ls /etc"
+    out = site.output(site.share(tree=musl(site)), "sh", "-c", script)
+    for text in out.split("linked"):
+        assert text.count(f"card0.total {2 * GIB}") == text.count(f"card0.nvml_total {2 * GIB}") == len(ways)
     assert "ld.so.cache" not in out
-    sizes = [(BUILD / "lib/vcuda" / name).stat().st_size for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
-    assert out.split()[-2:] == list(map(str, sizes))
+
+
+def test_musl_alone_cannot_load_the_driver(site: Site) -> None:
+    """Without a share neither. What is missing is named, and nothing else breaks."""
+    tree = musl(site)
+    (tree / f"usr{GLIBC_FOR_MUSL}").unlink()
+    lines = site.output(site.share(tree=tree), "sh", "-c", "cudaprobe info || echo still here").splitlines()
+    assert lines[0].startswith("dlopen Error loading shared library ld-linux-x86-64.so.2: No such file or directory")
+    assert lines[1:] == ["still here"]
 
 
 def test_musl_search_path_of_the_image_is_completed(site: Site) -> None:

@@ -342,7 +342,7 @@ EXPORT CUresult cuCtxSetLimit(int limit, size_t value)
 	return follow_up(result, context_overhead_follow);
 }
 
-/* The size of code is known when it is loaded. Where it has no room, it is unloaded, or no more is loaded. */
+/* The size of code is known when it is loaded. Where there is no room, no more is loaded, and what is too large unloaded. */
 static bool has_no_room(void)
 {
 	CUdevice device;
@@ -357,6 +357,8 @@ static bool has_no_room(void)
 }
 
 #define LOAD_CODE(unload, function, loaded, ...) \
+	if (has_no_room()) \
+		return CUDA_ERROR_OUT_OF_MEMORY; \
 	CUresult result = follow_up(GUARDED(REAL(function, loaded, __VA_ARGS__)), context_overhead_changed); \
 	if (result != CUDA_SUCCESS || !has_no_room()) \
 		return result; \

@@ -68,7 +68,8 @@ static void context_overhead_after_fork(void)
 
 static uint64_t measure_all(int card, const uint8_t uuid[16]);
 
-static void context_overhead_set_up(void)
+/* For every process: one that has no context on a limited card may allocate there, too. */
+__attribute__((constructor)) static void context_overhead_set_up(void)
 {
 	pthread_atfork(NULL, NULL, context_overhead_after_fork);
 	usage_set_lookup(measure_all);
@@ -323,11 +324,8 @@ static void set_next_look(void)
  */
 static int place_of(CUdevice device, struct device_limits *limited)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
 	if (limits_state() != LIMITS_PRESENT || !device_limits_of(device, limited))
 		return USAGE_NO_CARD;
-	pthread_once(&once, context_overhead_set_up);
 	return usage_card(limited->uuid);
 }
 
@@ -652,6 +650,15 @@ uint64_t context_overhead_unbooked(CUdevice device)
 	return usage_unaccounted_count(card) ? measure_all(card, limited.uuid) : 0;
 }
 
+/*
+ * Whether nobody in the container knows what a context takes. What this process takes beside its context would count as
+ * part of that, if it looked later.
+ */
+static bool is_to_be_learned(int card)
+{
+	return !usage_context_size(card) && !(atomic_load(&by_least) >> card & 1) && !nvml_lists_are_useless();
+}
+
 /* What may be held beside what is booked has become so much more. */
 static void look_after_drift(int card, CUdevice device, uint64_t before, uint64_t bytes)
 {
@@ -660,8 +667,8 @@ static void look_after_drift(int card, CUdevice device, uint64_t before, uint64_
 	if (!passes(before, bytes, DRIFT) || !device_limits_of(device, &limited))
 		return;
 	mark_inexact(card);
-	if (passes(before, bytes, DRIFT_MARKED) || booked[card] > usage_context_size(card) + DRIFT ||
-	    !usage_has_room(card, device_limits_memory(&limited)))
+	if (passes(before, bytes, DRIFT_MARKED) || is_to_be_learned(card) ||
+	    booked[card] > usage_context_size(card) + DRIFT || !usage_has_room(card, device_limits_memory(&limited)))
 		follow_locked(card, limited.uuid);
 }
 
@@ -698,6 +705,8 @@ bool context_overhead_is_over(CUdevice device)
 
 	if (card == USAGE_NO_CARD)
 		return false;
+	if (is_to_be_learned(card))
+		follow_locked(card, limited.uuid);
 	const struct usage_limit limit = device_limits_memory(&limited);
 	uint64_t allowed = limit.memory / 200 > ALLOWED ? limit.memory / 200 : ALLOWED;
 	return usage_overhead_exceeds(card, limit, allowed);

@@ -63,7 +63,7 @@ bool context_overhead_fell(CUdevice device);
 
 /*
  * Whether the driver holds so much more than the limit that it must not load further code. Nobody knows the size of code
- * before it is loaded.
+ * before it is loaded. Call it before that: the first process of a container then learns what a context without code takes.
  */
 bool context_overhead_is_over(CUdevice device);
 

@@ -59,7 +59,8 @@ static uint64_t unaccounted_of(const struct nvml_list *figures, const struct usa
 		return bytes;
 	least = missing(&before, context) < least ? missing(&before, context) : least;
 	least = most_missing(process, used) < least ? most_missing(process, used) : least;
-	*doubt = bytes < least ? (used * 31 + process->held) * 31 + process->pid : 0;
+	bool is_first = !context && process->unaccounted; /* nobody knows yet what a context takes */
+	*doubt = bytes < least || is_first ? (used * 31 + process->held) * 31 + process->pid : 0;
 	return bytes > least ? bytes : least;
 }
 

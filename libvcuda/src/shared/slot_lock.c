@@ -41,6 +41,8 @@ static void *hold(int fd, size_t size)
 	return NULL;
 }
 
+static void *held; /* in a forked child: its parent's, until it takes a lock itself */
+
 /* Some sandboxes end the lock with its descriptor, so it is asked for after that. */
 bool slot_lock_take(uint32_t slot)
 {
@@ -48,16 +50,26 @@ bool slot_lock_take(uint32_t slot)
 	struct flock lock = lock_of(slot);
 	int fd = open_for_lock();
 
+	held = NULL;
 	if (fd < 0)
 		return false;
 	void *page = fcntl(fd, F_OFD_SETLK, &lock) == 0 ? hold(fd, size) : NULL;
 	close(fd);
 	if (!page)
 		return false;
-	if (!slot_lock_is_free(slot))
+	if (!slot_lock_is_free(slot)) {
+		held = page;
 		return true;
+	}
 	munmap(page, size);
 	return false;
+}
+
+void slot_lock_drop(void)
+{
+	if (held)
+		munmap(held, (size_t)sysconf(_SC_PAGESIZE));
+	held = NULL;
 }
 
 bool slot_lock_is_free(uint32_t slot)

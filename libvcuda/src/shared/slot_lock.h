@@ -16,6 +16,9 @@
 /* Takes the slot's lock until this process ends. A forked child does not have it. False: it is refused or is not kept. */
 bool slot_lock_take(uint32_t slot);
 
+/* Ends the lock that this process has taken. */
+void slot_lock_drop(void);
+
 /* True only if nobody holds it. */
 bool slot_lock_is_free(uint32_t slot);
 

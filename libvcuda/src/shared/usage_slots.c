@@ -337,6 +337,9 @@ void usage_slots_leave(void)
  * At exit the driver still holds memory that the program did not free. A slot with charges, or with overhead that nobody
  * has booked, therefore stays, and another process reaps it once this one is gone. An empty slot is freed now. The
  * library is linked nodelete, so that this runs at exit and never in a dlclose.
+ *
+ * The lock ends before another process may claim the slot, which would be refused it otherwise. Without an image nobody
+ * takes a lock that is free for a dead process's.
  */
 __attribute__((destructor)) static void leave_at_exit(void)
 {
@@ -356,5 +359,7 @@ __attribute__((destructor)) static void leave_at_exit(void)
 	zero_charges(usage, (uint32_t)slot);
 	if (atomic_load(&own->timed)) /* else this process never wrote the words: saves two page faults */
 		give_back_time(usage, (uint32_t)slot);
+	usage_region_store(&usage->slots[slot].image, 0);
+	slot_lock_drop();
 	empty_slot(usage, (uint32_t)slot);
 }

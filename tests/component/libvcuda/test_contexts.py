@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from daemons import wait_for
+from vcuda_boxes import load_simctl
 
 if TYPE_CHECKING:
     from typing import Callable
@@ -103,3 +105,49 @@ def test_a_further_context_counts_for_a_process_of_another_namespace(sim_box: Ca
     nested = box.uninitialized(nested=True)
     nested.does("cuInit 0")
     assert nested.numbers("cuDevicePrimaryCtxRetain & 0")[0] == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        f"python sum(call(['cuMemAlloc_v2','&','{2 * MIB + 1}'])[0]for(_)in(range(100)))",
+        "python sum(call(['cuStreamCreate','&','1'])[0]for(_)in(range(300)))",
+    ],
+    ids=["padding", "streams"],
+)
+def test_what_a_process_takes_beside_its_context_is_no_part_of_it(sim_box: Callable[..., SimBox], beside: str) -> None:
+    """Nobody had a reason to look at NVML before. What was seen later was taken for the size of a context."""
+    box = sim_box("harsh", nvml=True)
+    box.limit(8 * GIB)
+    box.caller().does(beside)
+    box.limit(int(box.cards()[0]["used"]) + box.context + 70 * MIB)
+    box.caller()
+
+
+def test_a_process_that_exits_leaves_its_slot_with_the_lock(sim_box: Callable[..., SimBox]) -> None:
+    """Its driver still tears down what it holds of another card. Who had the slot next could not be seen to end."""
+    box = sim_box({**load_simctl().load_profile("harsh"), "memory": {"teardown_ms": 3000}}, nvml=True)
+    box.limit(64 * MIB)
+    leaver, nested = box.caller(1), box.uninitialized(nested=True)
+    assert leaver.numbers("cuDevicePrimaryCtxRetain & 0")[0] == OUT_OF_MEMORY
+    nested.does("cuInit 0")
+    assert leaver.process.stdin
+    leaver.process.stdin.close()
+    wait_for(lambda: box.usage()[0] == 0)
+    box.limit(4 * GIB)
+    nested.made("cuDevicePrimaryCtxRetain & 0")
+    assert nested.close() == leaver.close() == 0
+    assert box.caller().left() == 4 * GIB - box.context
+
+
+def test_who_fills_a_card_learns_what_a_context_takes(sim_box: Callable[..., SimBox]) -> None:
+    """It has no context on a limited card. A process of another namespace, which sees none, made one to find out."""
+    box = sim_box("harsh", nvml=True)
+    box.limit(4 * GIB)
+    box.caller()
+    left = (4 * GIB - int(box.cards()[0]["used"])) // (2 * MIB) * 2 * MIB
+    box.caller(1).made(f"cuMemCreate & {left} {{i:1,i:0,i:1,i:0,q:0,q:0}} 0")
+    nested = box.uninitialized(nested=True)
+    nested.does("cuInit 0")
+    assert nested.numbers("cuDevicePrimaryCtxRetain & 0")[0] == OUT_OF_MEMORY
+    assert int(box.cards()[0]["most_used"]) <= 4 * GIB + 64 * MIB

@@ -32,14 +32,16 @@ MIB = 1 << 20
 GIB = 1 << 30
 STEPS = 150
 BOUND = 64 * MIB  #: or 1 % of the limit, if that is more
+FUNCTIONS = 20
 CODE = (
     "python globals().update(image=ctypes.create_string_buffer(b'.version 7.0\\n.target sm_80\\n.address_size 64\\n'"
-    "+b''.join(b'.visible .entry k%d(){ret;}'%i for i in range(20))),lib=ctypes.c_uint64(),f=ctypes.c_uint64())"
-    "or(cuda.cuLibraryLoadData(ctypes.byref(lib),image,0,0,0,0,0,0))"
+    f"+b''.join(b'.visible .entry k%d(){{ret;}}'%i for i in range({FUNCTIONS}))),lib=ctypes.c_uint64(),"
+    f"f=(ctypes.c_uint64*{FUNCTIONS})())or(cuda.cuLibraryLoadData(ctypes.byref(lib),image,0,0,0,0,0,0))"
 )
-FUNCTION = "python cuda.cuLibraryGetKernel(ctypes.byref(f),lib,b'k{}')"
-LAUNCH = "python cuda.cuLaunchKernel(f,1,1,1,1,1,1,0,None,None,None)"
-MOST_CODE = 8 * 12 * MIB  #: of a step
+FUNCTION = "python cuda.cuLibraryGetKernel(ctypes.byref(f,8*{0}),lib,b'k{0}')"
+LAUNCH = "python cuda.cuLaunchKernel(ctypes.c_uint64(f[{}]),1,1,1,1,1,1,0,None,None,None)"
+UNLOAD = "python cuda.cuLibraryUnload(lib)"
+MOST_CODE = FUNCTIONS * 12 * MIB  #: of a step
 STACKS = (1024, 2048, 8192)
 #: What the threads of a storm do at once.
 STORMS = (
@@ -126,6 +128,7 @@ class History:
     unused: tuple[str, ...] = ("code", "stack", "streams", "blocks", "workers", "storm", "kill")
     some_limits: tuple[int, ...] = (64, 256, 512, 1024, 1536)  #: in MiB
     context = 0  #: what one takes
+    alone = 0  #: the step before which nobody looks but the processes themselves, which do few kinds of things
 
     def __init__(self, box: SimBox, seed: int, full: bool, neighbour: SimBox | None = None) -> None:
         self.beside = [neighbour.caller(card) for card in CARDS] if neighbour else []
@@ -135,7 +138,7 @@ class History:
         self.limits = dict.fromkeys(CARDS, 4 * GIB)
         self.uuids = [card["uuid"] for card in box.cards()]
         (box.path / "limits").write_bytes(limits.encode("box", self.card_limits()))
-        self.watchers = [box.caller(card) for card in CARDS]
+        self.watchers = [box.caller(card) for card in CARDS if not self.alone]
         self.processes = [self.started(card) for card in PROCESSES]
 
     # ---- what the container holds ----
@@ -266,6 +269,8 @@ class History:
         self.lines.append(f"step {number}")
         steps = [name for name in dir(self) if name.startswith("step_")] + ["step_end"] * 3
         steps = [name for name in steps if name[5:] not in self.unused]
+        if number < self.alone:
+            steps = random.Random(self.seed).sample(steps, 6)
         if self.full:  # managed memory replaces only this
             steps = [f"step_{kind}" for kind in REPLACED]
         process = self.chance.choice(self.processes)
@@ -676,10 +681,13 @@ class History:
         for other in self.processes:
             if other is not process:
                 other.client.left()  # a closed file counts until its exporter asks for something
-        if client or not self.exact:  # with room for its context, of which without NVML nobody knows the size
-            self.limits[process.card] = max(4 * GIB, self.held(process.card) + GIB)
-            self.applies_limits()
+        if client or not self.exact:  # of its context nobody knows the size without NVML
+            self.makes_room(process.card)
         self.processes[self.processes.index(process)] = self.started(process.card, client)
+
+    def makes_room(self, card: int) -> None:
+        self.limits[card] = max(4 * GIB, self.held(card) + GIB)
+        self.applies_limits()
 
     def step_limit(self, process: Process) -> None:
         self.limits[process.card] = self.chance.choice(self.some_limits) * MIB
@@ -730,18 +738,17 @@ class History:
         process.holds.append(Hold(Memory(process.card, 0), "many", 0, end, process.contexts[-1]))
 
     def step_code(self, process: Process) -> None:
+        """Functions are found, and then launched: the driver may take memory for them at either."""
         if len(process.contexts) > 1:
             return
-        lines = [
-            LAUNCH if self.chance.random() < 0.5 else FUNCTION.format(self.chance.randrange(20))
-            for _ in range(self.chance.randrange(1, 12))
-        ]
-        for line in lines if process.is_loaded else [CODE, FUNCTION.format(0), *lines]:
+        numbers = self.chance.sample(range(FUNCTIONS), self.chance.randrange(1, FUNCTIONS))
+        lines = [line.format(number) for line in (FUNCTION, LAUNCH) for number in numbers]
+        for line in [*([] if process.is_loaded else [CODE]), *lines, *([UNLOAD] if self.chance.random() < 0.3 else [])]:
             result = self.ask(process, line)[0]
             assert result == "0" or (result == str(OUT_OF_MEMORY) and not self.fits(process.card, 0)), line
             if result != "0":
                 return
-            process.is_loaded = True
+            process.is_loaded = line != UNLOAD
             if self.chance.random() < 0.3:
                 process.client.left()
 
@@ -813,6 +820,7 @@ class Harsh(History):
     some_limits = (1024, 1536, 2048, 3072)
 
     def __init__(self, box: SimBox, seed: int) -> None:
+        self.alone = random.Random(seed).choice((0, 60))
         super().__init__(box, seed, full=False)
         self.context = box.context
         self.tops = [0, 0]
@@ -824,6 +832,10 @@ class Harsh(History):
         return max(BOUND, self.limits[card] // 100)
 
     def step(self, number: int) -> None:
+        if number >= self.alone and not self.watchers:
+            for card in CARDS:
+                self.makes_room(card)
+            self.watchers = [self.box.caller(card) for card in CARDS]
         self.tops = [self.limits[card] for card in CARDS]
         for card in CARDS:
             held = self.held(card)
@@ -835,7 +847,8 @@ class Harsh(History):
     def check(self) -> None:
         for card in CARDS:
             state, limit, slack = self.box.cards()[card], self.limits[card], self.slack(card)
-            charged, held, most = self.charged(card), int(state["used"]), int(state["most_used"])
+            held, most = int(state["used"]), int(state["most_used"])
+            charged = self.charged(card) if self.watchers else min(held, limit)
             told = f"card {card}, limit {limit / MIB}: charged {charged / MIB}, {held / MIB} held, {most / MIB} at most"
             assert most <= max(limit, self.tops[card]) + slack, told
             assert abs(charged - min(held, limit)) <= slack, told
@@ -849,11 +862,18 @@ class Harsh(History):
         return int(key)
 
     def step_mistake(self, process: Process) -> None:
-        """Sometimes with hardly more room than a context takes, for which libvcuda then books it beforehand."""
-        if self.chance.random() < 0.3:
-            self.limits[process.card] = (self.held(process.card) + self.context) // MIB * MIB + 100 * MIB
-            self.applies_limits()
+        self.leaves_little_room(process.card)
         super().step_mistake(process)
+
+    def step_workers(self, process: Process) -> None:
+        self.leaves_little_room(process.card)
+        super().step_workers(process)
+
+    def leaves_little_room(self, card: int) -> None:
+        """Sometimes there is hardly more room than a context takes, for which libvcuda then books it beforehand."""
+        if self.chance.random() < 0.3:
+            self.limits[card] = (self.held(card) + self.context) // MIB * MIB + 100 * MIB
+            self.applies_limits()
 
     def made(self, process: Process, line: str, size: int = 0) -> int:
         key = self.granted(process, Memory(process.card, size), line)
