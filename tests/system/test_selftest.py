@@ -17,10 +17,11 @@ from pathlib import Path
 
 import containerd_bed
 import docker_bed
+import nodes
 import podman_bed
 import pytest
 import selftest_bed
-from daemons import wait_for
+from daemons import Daemon, wait_for
 from selftest_bed import Node, failed
 from selftest_faults import FAULTS, Fault
 
@@ -144,6 +145,28 @@ def found_by(fault: Fault, directory: Path) -> list[str]:
         directory / "node", "a100x2", fault.libraries(directory), fault.programs(directory), memory=fault.memory
     )
     return failed(node.report("--row", fault.row))
+
+
+#: libvcuda tells a tenth of its use.
+FALSE_WORD = Fault(
+    "false-word", "audit.use", "compute/account.c",
+    "	__atomic_fetch_add(&time->used, used, __ATOMIC_RELAXED);",
+    "	__atomic_fetch_add(&time->used, used / 10, __ATOMIC_RELAXED);",
+)  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("fault", "verdict"), [(Fault("none", ""), "pass"), (FALSE_WORD, "fail")])
+def test_beside_vgpud_a_false_word_is_found(tmp_path: Path, fault: Fault, verdict: str) -> None:
+    """By the wall's clock, which is vgpud's."""
+    node = Node(tmp_path / "node", libvcuda=fault.libraries(tmp_path))
+    nodes.simctl().make_state(str(node.sim), "t4x1", device_nodes=False)
+    daemon = Daemon(node).start().ready()
+    try:
+        (row,) = node.report("--row", "audit")["rows"]
+    finally:
+        daemon.stop()
+    assert row["verdict"] == verdict, row
 
 
 def test_one_of_the_ten_faults_is_found(tmp_path: Path) -> None:
