@@ -25,6 +25,8 @@ from daemons import Daemon, wait_for
 from selftest_bed import Node, failed
 from selftest_faults import FAULTS, Fault
 
+from vgpu.node.runtimes.containerd import CONFIG
+
 pytestmark = pytest.mark.root
 RUNS = 5  #: of each fault, with --long
 HEALTHY = 50
@@ -52,12 +54,17 @@ def test_a_healthy_node_passes_in_a_root_with_the_program_alone(node: Node, runt
 class Containerd:
     """A containerd, Docker or podman of the node, registered by `vgpuctl runtime configure`. `left` is what it has."""
 
+    name = "containerd"
+
     def __init__(self, node: Node, directory: Path) -> None:
         self.bed = containerd_bed.Unregistered(directory, containerd_bed.programs(containerd_bed.MACHINES), node)
         self.bed.program = str(node.programs / "runc")
-        self.bed.prepare = lambda path: configure(node, "containerd", "--config", str(path))
+        self.bed.prepare = lambda path: self.register(node, path)
         (node.programs / "ctr").symlink_to(self.bed.programs / "ctr")
         self.bed.start(None)
+
+    def register(self, node: Node, path: Path) -> None:
+        configure(node, "containerd", "--config", str(path))
 
     def left(self) -> str:
         return self.bed.ctr("--namespace", "vgpu-selftest", "containers", "ls", "--quiet")
@@ -66,7 +73,18 @@ class Containerd:
         self.bed.stop()
 
 
+class ByCdi(Containerd):
+    """Its configuration has nothing of vgpu, and is at its usual place for vgpuctl."""
+
+    def register(self, node: Node, path: Path) -> None:
+        words = ("--directory", str(path.parent / "cdi"), "--programs", str(node.hook.parent), "--beside-others")
+        node.vgpuctl("cdi", "generate", *words)
+        node.prefix = ("unshare", "-m", "sh", "-ec", f'mount --bind {path} {CONFIG}; exec "$@"', "sh")
+
+
 class Docker:
+    name = "docker"
+
     def __init__(self, node: Node, _directory: Path) -> None:
         self.bed = docker_bed.Docker(node)
         self.bed.runtimes = {}
@@ -82,6 +100,8 @@ class Docker:
 
 
 class Podman:
+    name = "podman"
+
     def __init__(self, node: Node, _directory: Path) -> None:
         self.bed = podman_bed.Podman(node)
         shutil.rmtree(self.bed.hooks)
@@ -100,7 +120,7 @@ def configure(node: Node, runtime: str, *words: str) -> None:
     node.vgpuctl("runtime", "configure", "--runtime", runtime, *words, "--programs", str(node.hook.parent))
 
 
-@pytest.fixture(params=[Containerd, Docker, Podman])
+@pytest.fixture(params=[Containerd, ByCdi, Docker, Podman])
 def registered(
     request: pytest.FixtureRequest, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Containerd | Docker | Podman]:
@@ -117,7 +137,7 @@ ROWS = ("totals", "device", "memory.killed", "set")
 def test_by_a_registered_runtime_after_a_run_that_was_killed(
     node: Node, registered: Containerd | Docker | Podman, rows: tuple[str, ...]
 ) -> None:
-    name = type(registered).__name__.lower()
+    name = registered.name
     killed = node.start("--runtime", name, "--row", "memory.device")
     assert killed.stderr
     wait_for(lambda: "memory.device" in killed.stderr.readline(), selftest_bed.PATIENCE)
