@@ -63,7 +63,9 @@ exec {command} "$@"
 
 
 class Node(nodes.SimulatedNode):
-    """`libvcuda`: the directory of another libvcuda, such as one with a fault."""
+    """`libvcuda`: the directory of another libvcuda, such as one with a fault. `prefix` begins the verb's command."""
+
+    prefix: tuple[str, ...] = ()
 
     def __init__(
         self, directory: Path, profile: str = "t4x1", libvcuda: Path = BUILD / "lib/vcuda",
@@ -154,7 +156,7 @@ class Node(nodes.SimulatedNode):
         return {**super().environment(), "PATH": path, "LD_LIBRARY_PATH": str(libraries)}
 
     def start(self, *words: str, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-        command = [*prefix, *self.vgpuctl_command(), "selftest", *words]
+        command = [*(prefix or self.prefix), *self.vgpuctl_command(), "selftest", *words]
         process = subprocess.Popen(
             command, env=self.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True,

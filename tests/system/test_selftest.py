@@ -17,12 +17,15 @@ from pathlib import Path
 
 import containerd_bed
 import docker_bed
+import nodes
 import podman_bed
 import pytest
 import selftest_bed
-from daemons import wait_for
+from daemons import Daemon, wait_for
 from selftest_bed import Node, failed
 from selftest_faults import FAULTS, Fault
+
+from vgpu.node.runtimes.containerd import CONFIG
 
 pytestmark = pytest.mark.root
 RUNS = 5  #: of each fault, with --long
@@ -51,12 +54,17 @@ def test_a_healthy_node_passes_in_a_root_with_the_program_alone(node: Node, runt
 class Containerd:
     """A containerd, Docker or podman of the node, registered by `vgpuctl runtime configure`. `left` is what it has."""
 
+    name = "containerd"
+
     def __init__(self, node: Node, directory: Path) -> None:
         self.bed = containerd_bed.Unregistered(directory, containerd_bed.programs(containerd_bed.MACHINES), node)
         self.bed.program = str(node.programs / "runc")
-        self.bed.prepare = lambda path: configure(node, "containerd", "--config", str(path))
+        self.bed.prepare = lambda path: self.register(node, path)
         (node.programs / "ctr").symlink_to(self.bed.programs / "ctr")
         self.bed.start(None)
+
+    def register(self, node: Node, path: Path) -> None:
+        configure(node, "containerd", "--config", str(path))
 
     def left(self) -> str:
         return self.bed.ctr("--namespace", "vgpu-selftest", "containers", "ls", "--quiet")
@@ -65,7 +73,18 @@ class Containerd:
         self.bed.stop()
 
 
+class ByCdi(Containerd):
+    """Its configuration has nothing of vgpu, and is at its usual place for vgpuctl."""
+
+    def register(self, node: Node, path: Path) -> None:
+        words = ("--directory", str(path.parent / "cdi"), "--programs", str(node.hook.parent), "--beside-others")
+        node.vgpuctl("cdi", "generate", *words)
+        node.prefix = ("unshare", "-m", "sh", "-ec", f'mount --bind {path} {CONFIG}; exec "$@"', "sh")
+
+
 class Docker:
+    name = "docker"
+
     def __init__(self, node: Node, _directory: Path) -> None:
         self.bed = docker_bed.Docker(node)
         self.bed.runtimes = {}
@@ -81,6 +100,8 @@ class Docker:
 
 
 class Podman:
+    name = "podman"
+
     def __init__(self, node: Node, _directory: Path) -> None:
         self.bed = podman_bed.Podman(node)
         shutil.rmtree(self.bed.hooks)
@@ -99,7 +120,7 @@ def configure(node: Node, runtime: str, *words: str) -> None:
     node.vgpuctl("runtime", "configure", "--runtime", runtime, *words, "--programs", str(node.hook.parent))
 
 
-@pytest.fixture(params=[Containerd, Docker, Podman])
+@pytest.fixture(params=[Containerd, ByCdi, Docker, Podman])
 def registered(
     request: pytest.FixtureRequest, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Containerd | Docker | Podman]:
@@ -116,7 +137,7 @@ ROWS = ("totals", "device", "memory.killed", "set")
 def test_by_a_registered_runtime_after_a_run_that_was_killed(
     node: Node, registered: Containerd | Docker | Podman, rows: tuple[str, ...]
 ) -> None:
-    name = type(registered).__name__.lower()
+    name = registered.name
     killed = node.start("--runtime", name, "--row", "memory.device")
     assert killed.stderr
     wait_for(lambda: "memory.device" in killed.stderr.readline(), selftest_bed.PATIENCE)
@@ -144,6 +165,28 @@ def found_by(fault: Fault, directory: Path) -> list[str]:
         directory / "node", "a100x2", fault.libraries(directory), fault.programs(directory), memory=fault.memory
     )
     return failed(node.report("--row", fault.row))
+
+
+#: libvcuda tells a tenth of its use.
+FALSE_WORD = Fault(
+    "false-word", "audit.use", "compute/account.c",
+    "	__atomic_fetch_add(&time->used, used, __ATOMIC_RELAXED);",
+    "	__atomic_fetch_add(&time->used, used / 10, __ATOMIC_RELAXED);",
+)  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("fault", "verdict"), [(Fault("none", ""), "pass"), (FALSE_WORD, "fail")])
+def test_beside_vgpud_a_false_word_is_found(tmp_path: Path, fault: Fault, verdict: str) -> None:
+    """By the wall's clock, which is vgpud's."""
+    node = Node(tmp_path / "node", libvcuda=fault.libraries(tmp_path))
+    nodes.simctl().make_state(str(node.sim), "t4x1", device_nodes=False)
+    daemon = Daemon(node).start().ready()
+    try:
+        (row,) = node.report("--row", "audit")["rows"]
+    finally:
+        daemon.stop()
+    assert row["verdict"] == verdict, row
 
 
 def test_one_of_the_ten_faults_is_found(tmp_path: Path) -> None:

@@ -29,6 +29,15 @@ def places(node: selftest_bed.Node) -> list[str]:
     return [str(path.parent) for path, pid in locks.items() if pid in map(str, node.pids)]
 
 
+def replace_program(node: selftest_bed.Node, text: str, **words: object) -> None:
+    """`text` is a script; its {real} is the program."""
+    path = node.programs / "vgpu-selftest"
+    script = text.format(real=path.resolve(), python=sys.executable, **words)
+    path.unlink()
+    path.write_text(script)
+    path.chmod(0o755)
+
+
 @pytest.mark.root
 def test_an_ordinary_user_without_any_right(node: selftest_bed.Node) -> None:
     """The quick rows; the user's home is read-only, and is not needed."""
@@ -65,11 +74,62 @@ def test_nothing_is_judged_where_the_report_cannot_be_written(node: selftest_bed
     assert done.stderr == "vgpuctl: --report: expected a file to write, found No such file or directory\n"
 
 
-def test_nothing_is_judged_without_a_driver(node: selftest_bed.Node) -> None:
-    done = node.selftest("--bare", prefix=("env", "-u", "LD_LIBRARY_PATH"))
+#: `vgpuctl` to which NVML gives other answers: by the names of its functions, as JSON.
+OTHER_NVML = """
+import json, sys
+import pynvml
+from vgpu.node.ctl import main
+for name, answer in json.loads(sys.argv[1]).items():
+    setattr(pynvml, name, lambda _card, answer=answer: answer)
+del sys.argv[1:3]
+main.main()
+"""
+#: The program, but for what SAYS makes of its answers.
+OTHER_ANSWERS = """#!/bin/sh
+"{real}" "$@" | sed -u "${{SAYS-}}"
+"""
+TESLA = 15360  #: MiB of the card, of which the driver keeps 448
+
+
+def with_nvml(**answers: object) -> tuple[str, ...]:
+    """What begins the command of a vgpuctl to which NVML answers so."""
+    return (sys.executable, "-c", OTHER_NVML, json.dumps(answers))
+
+
+@pytest.mark.parametrize(
+    ("found", "prefix", "memory"),
+    [
+        ("libcuda.so.1: expected the driver's library, found none", ("env", "-u", "LD_LIBRARY_PATH"), TESLA),
+        ("a card: expected one, found CUDA error 100", ("env", "CUDA_VISIBLE_DEVICES="), TESLA),
+        ("is in MIG mode", with_nvml(nvmlDeviceGetMigMode=[1, 1]), TESLA),
+        ("is in an exclusive compute mode", with_nvml(nvmlDeviceGetComputeMode=3), TESLA),
+        ("has a display", with_nvml(nvmlDeviceGetDisplayActive=1), TESLA),
+        ("MPS runs: end it with", ("env", "CUDA_MPS_PIPE_DIRECTORY={pipe}"), TESLA),
+        ("unsupported PTX version; install a newer driver", ("env", 'SAYS=s/"code": 0/"code": 222/'), TESLA),
+        ("a context on the card: expected one, found CUDA error 2", (), 448 + 64),
+        ("the card's memory: expected", (), 1024),
+    ],
+    ids=lambda value: value.partition(":")[0] if isinstance(value, str) else "",
+)  # fmt: skip
+def test_nothing_is_judged(
+    node: selftest_bed.Node, tmp_path: Path, found: str, prefix: tuple[str, ...], memory: int
+) -> None:
+    """One line says why, besides those of progress."""
+    (tmp_path / "control").touch()
+    replace_program(node, OTHER_ANSWERS)
+    node.new_state("t4x1", model={"memory_mib": memory})
+    done = node.selftest("--bare", prefix=tuple(word.replace("{pipe}", str(tmp_path)) for word in prefix))
     assert (done.returncode, done.stdout) == (3, "")
-    (line,) = done.stderr.splitlines()
-    assert "libcuda.so.1: expected the driver's library, found none" in line
+    *progress, line = done.stderr.splitlines()
+    assert found in line
+    assert all(text.startswith("selftest: ") for text in progress)
+
+
+def test_persistence_that_is_off_is_a_note(node: selftest_bed.Node) -> None:
+    prefix = with_nvml(nvmlDeviceGetPersistenceMode=0)
+    done = node.selftest("--bare", "--row", "totals", "--output", "json", prefix=prefix)
+    assert done.returncode == 0, done.stderr
+    assert "persistence is off: the driver may start again between rows" in json.loads(done.stdout)["notes"]
 
 
 def test_nothing_is_judged_beside_another_process(node: selftest_bed.Node) -> None:
@@ -90,13 +150,6 @@ def test_nothing_is_judged_beside_a_container(node: selftest_bed.Node) -> None:
         assert f"is held by {holder}" in line
 
 
-def test_nothing_is_judged_where_there_is_no_memory(tmp_path: Path) -> None:
-    node = selftest_bed.Node(tmp_path / "node", model={"memory_mib": 1024})
-    done = node.selftest("--bare")
-    assert done.returncode == 3
-    assert "the card's memory: expected" in done.stderr.splitlines()[-1]
-
-
 #: `vgpuctl` with a second for a quick run, which takes 15 minutes otherwise.
 IMPATIENT = """
 import sys
@@ -109,10 +162,7 @@ main.main()
 
 def test_a_run_that_takes_too_long_leaves_nothing(node: selftest_bed.Node) -> None:
     """Its program never answers."""
-    program = node.programs / "vgpu-selftest"
-    program.unlink()
-    program.write_text("#!/bin/sh\nexec cat >/dev/null\n")
-    program.chmod(0o755)
+    replace_program(node, "#!/bin/sh\nexec cat >/dev/null\n")
     done = node.selftest("--bare", prefix=(sys.executable, "-c", IMPATIENT))
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == "vgpuctl: self-test: it took too long\n"
@@ -133,11 +183,7 @@ sys.exit(real.wait())
 
 
 def test_a_card_that_is_lost_half_way_is_not_judged(node: selftest_bed.Node) -> None:
-    program, simctl = node.programs / "vgpu-selftest", CHECKOUT / "libvcuda/sim/tools/simctl.py"
-    text = LOSES.format(python=sys.executable, real=program.resolve(), simctl=simctl, sim=node.sim)
-    program.unlink()
-    program.write_text(text)
-    program.chmod(0o755)
+    replace_program(node, LOSES, simctl=CHECKOUT / "libvcuda/sim/tools/simctl.py", sim=node.sim)
     done = node.selftest("--bare", "--row", "memory", "--output", "json")
     assert done.returncode == 3, done.stderr
     rows = json.loads(done.stdout)["rows"]

@@ -338,7 +338,8 @@ class Daemon:
         }
 
     def _core_figures(self, row: dict[str, object]) -> dict[str, object]:
-        return {**row, "seen": self.usage_monitor.seen(str(row["container"]), str(row["card"]))}
+        place = str(row["container"]), str(row["card"])
+        return {**row, "seen": self.usage_monitor.seen(*place), "judged": self.usage_monitor.has_judged(*place)}
 
     def _record_round(self, begun: float) -> None:
         """Write what metrics and `vgpuctl top` show."""

@@ -51,9 +51,14 @@ class UsageAudit:
             history.append(value)
             del history[: -LOOKS - LAG]
 
+    @property
+    def has_enough(self) -> bool:
+        """Whether there are enough measurements for a verdict."""
+        return len(self.seen) >= LOOKS + LAG
+
     def verdict(self) -> Verdict | None:
         """The verdict; None if the figures agree, or if there are too few measurements."""
-        if len(self.seen) < LOOKS + LAG:
+        if not self.has_enough:
             return None
         seen = sum(self.seen[-LOOKS:]) / LOOKS
         reported = max(self._mean(self.reported, lag) for lag in range(LAG + 1))

@@ -86,6 +86,11 @@ class UsageMonitor(Monitor):
         audit = self._audits.get((name, uuid))
         return audit.seen[-1] if audit and audit.seen else None
 
+    def has_judged(self, name: str, uuid: str) -> bool:
+        """Whether there were enough measurements to compare the figures."""
+        audit = self._audits.get((name, uuid))
+        return audit is not None and audit.has_enough
+
     def _collect(self, worker: Worker) -> None:
         self._not_before = self.clock() + self._pause_after(INTERVAL)
         self._report(worker.error)

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from vgpu.config import cdi_device
-from vgpu.node.runtimes import base_spec
+from vgpu.node.runtimes import base_spec, json_text, registered_files
 from vgpu.node.runtimes.registered_files import OWN, Draft, Record
 from vgpu.node.runtimes.registration import Registration, Wish
 
@@ -35,3 +35,14 @@ def text(wish: Wish) -> str:
     hooks = [{"hookName": stage, **base_spec.hook(wish, stage)} for stage in base_spec.STAGES]
     device: dict[str, Any] = {"name": cdi_device.NAME, "containerEdits": {"hooks": hooks}}
     return json.dumps({"cdiVersion": VERSION, "kind": cdi_device.KIND, "devices": [device]}, indent=2) + "\n"
+
+
+def hooks(state_dir: str) -> dict[str, list[dict[str, Any]]]:
+    """The hooks of this node's CDI device, as a container's config.json has them; {} without a device."""
+    record = Record.read(state_dir, NAME)
+    path = record.files[0]["path"] if record.files else f"{DIRECTORY}/{FILE}"
+    found: dict[str, list[dict[str, Any]]] = {}
+    for device in json_text.parse(registered_files.read(path) or "{}", path).get("devices", ()):
+        for hook in device["containerEdits"]["hooks"]:
+            found.setdefault(hook.pop("hookName"), []).append(hook)
+    return found

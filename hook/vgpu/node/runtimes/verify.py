@@ -32,6 +32,7 @@ from vgpu.node.runtimes import (
     docker,
     json_text,
     nested_values,
+    programs,
     registered_files,
     registry,
     toml_text,
@@ -333,7 +334,7 @@ def _configured(wish: Wish) -> tuple[str, dict[str, Any], str]:
 
 
 def _dump(path: str) -> dict[str, Any]:
-    done = _run(["containerd", "--config", path, "config", "dump"])
+    done = programs.run(["containerd", "--config", path, "config", "dump"])
     return toml_text.parse(done.stdout, "containerd config dump") if done.returncode == 0 else {}
 
 

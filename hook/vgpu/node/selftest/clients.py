@@ -18,7 +18,7 @@ from typing import Any
 
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
-from vgpu.node.runtimes import programs, registry, verify
+from vgpu.node.runtimes import cdi_spec, programs, registry, verify
 from vgpu.node.runtimes.registered_files import Record
 from vgpu.node.runtimes.registration import DEFAULT, RUNTIMES, Wish
 from vgpu.node.selftest.program import NAME, NotJudged
@@ -135,9 +135,11 @@ class Docker(Client):
 
 
 class Containerd(Client):
-    """containerd by ctr, in a namespace of its own, with the handler that the registration has made."""
+    """containerd by ctr, in a namespace of its own, with the handler that the registration has made. Where a CDI device
+    takes its place, its `hooks` are put into the specification here: ctr adds no device to one that it is given."""
 
-    def __init__(self, wish: Wish) -> None:
+    def __init__(self, wish: Wish, hooks: Mapping[str, Any]) -> None:
+        self.hooks = hooks
         self.command, self.handler, self.binary = verify.containerd_client(wish, NAME)
         self.further_programs = 0
         kill = [*self.command, "tasks", "kill", "--signal", "KILL", CONTAINER]
@@ -146,6 +148,7 @@ class Containerd(Client):
 
     def run(self, container: str, path: str, annotations: Mapping[str, str]) -> list[str]:
         spec = verify.specification(self.handler, f"{path}/rootfs", [PROGRAM], container, annotations)
+        spec.update({"hooks": self.hooks} if self.hooks else {})
         with open(f"{path}/config.json", "w", encoding="utf-8") as file:
             json.dump(spec, file)
         return [*self.command, "run", "--rm", *self.binary, "--config", file.name, container]
@@ -188,13 +191,15 @@ def make(name: str, directory: str, node: Settings, hook: str, config_path: str)
 
 def _registered(name: str, node: Settings, config_path: str) -> Client:
     record = Record.read(node.state_dir, name)
-    if not record.files:
-        raise NotJudged(name, expected="vgpu's registration", found="none",
-                        do=f"vgpuctl runtime configure --runtime {name}")  # fmt: skip
-    wish = verify.wish_of(record, node.state_dir, config_path)
     try:
+        if name == "containerd" and not record.files and (hooks := cdi_spec.hooks(node.state_dir)):
+            return Containerd(Wish(mode=DEFAULT), hooks)
+        if not record.files:
+            do = f"vgpuctl runtime configure --runtime {name}"
+            raise VgpuError(name, expected="vgpu's registration", found="none", do=do)
+        wish = verify.wish_of(record, node.state_dir, config_path)
         registry.configure(name, wish)  # reads the runtime's files
-        return Podman() if name == "podman" else Docker(wish) if name == "docker" else Containerd(wish)
+        return Podman() if name == "podman" else Docker(wish) if name == "docker" else Containerd(wish, {})
     except VgpuError as error:
         raise NotJudged(error.what, expected=error.expected, found=error.found, do=error.do) from error
 

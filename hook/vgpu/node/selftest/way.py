@@ -57,7 +57,8 @@ class Box(abc.ABC):
     def close(self) -> None: ...
 
     def audited(self) -> dict[str, object] | None:
-        """What vgpud says of its use of its first card: `used`, `seen` by NVML, `doubted`. None: there is no vgpud."""
+        """What vgpud says of its use of its first card: `used`, `seen` by NVML, whether it has `judged` them and has
+        `doubted` the use. None: there is no vgpud."""
         return None
 
     def change(self) -> int:

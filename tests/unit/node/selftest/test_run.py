@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,14 +46,6 @@ def test_a_card_that_somebody_uses_is_left_alone(
     assert found == ([f"GPU-8c955f18 {reason}"] if reason else [])
 
 
-def test_mps_is_in_the_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    assert not run.runs_mps()
-    (tmp_path / "control").touch()
-    (reason,) = run.unfit(Way(), UUID, GOOD, [])  # type: ignore[arg-type]
-    assert reason.startswith("MPS runs: ")
-
-
 class Answers:
     """A program that gives the same answer to every line."""
 
@@ -63,12 +54,6 @@ class Answers:
 
     def ask(self, _line: str) -> dict[str, object]:
         return self.answer
-
-
-@pytest.mark.parametrize(("code", "found"), [(222, "unsupported PTX version"), (2, "CUDA error 2")])
-def test_a_card_that_takes_no_program_is_not_judged(code: int, found: str) -> None:
-    with pytest.raises(NotJudged, match=found):
-        bench.use(Answers(code=code), UUID)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
