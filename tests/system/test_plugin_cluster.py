@@ -7,7 +7,6 @@ test_plugin_cluster_dialects.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -63,31 +62,6 @@ def test_the_quick_starts_commands(site: Site, tmp_path: Path) -> None:
     assert re.search(r"\w{12} \(default/share/main\), card \d: cores 30 -> 50, core limit 30 -> 50", done.stdout)
 
 
-# The rights
-
-
-def test_the_plugin_has_the_rights_it_needs_and_no_more(site: Site) -> None:
-    """This tests the service account only. All other tests use the plugin with it."""
-    site.configure(CARDS)
-    granted = [
-        ("list", "pods"), ("watch", "pods"), ("patch", "pods"), ("get", "nodes"), ("patch", "nodes"),
-        ("create", "events"),
-    ]  # fmt: skip
-    for verb in ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"):
-        for kind in ("pods", "nodes", "events", "secrets", "configmaps", "pods/status", "pods/binding", "pods/exec"):
-            resource, _, part = kind.partition("/")
-            question = ["auth", "can-i", verb, resource, f"--subresource={part}", "-A"]
-            answer = site.cluster.kubectl(*question, user=ACCOUNT, check=False)
-            assert answer.startswith("yes") == ((verb, kind) in granted), f"{verb} {kind}: {answer}"
-    for command in (("get", "secrets", "-A"), ("delete", "node", NODE), ("get", "nodes"), ("run", "x", "--image=x")):
-        assert "Forbidden" in site.cluster.kubectl(*command, user=ACCOUNT, check=False)
-    wait_for(lambda: "vgpu.io/node-cards" in site.cluster.annotations("node", NODE), 60, site.plugin.text)
-    assert "forbidden" not in site.plugin.text()
-    shown = json.loads(site.cluster.annotations("node", NODE)["vgpu.io/node-cards"])
-    assert [card["uuid"] for card in shown["cards"]] == site.cards
-    assert [list(card["links"]) for card in shown["cards"]] == [["1"], ["0"]], "the topology"
-
-
 # The shipped pods
 
 
@@ -118,22 +92,6 @@ def sees(site: Site, pod: str, container: str, document: dict[str, Any], cards: 
     command = next(item for item in document["spec"]["containers"] if item["name"] == container).get("command", [])
     if command[:1] == [SMI]:
         assert "pid" in site.wait_for_log(pod, "# gpu", container)
-
-
-def test_pods_run_to_their_end(site: Site) -> None:
-    """There are more pods than the node has room for. The scheduler delays the rest, and all end with their amounts."""
-    site.configure(CARDS)
-    asked = {f"p{number}": (50 + number, 10 + number) for number in range(6)}
-    command = ["sh", "-c", f"{SMI}; cudaprobe info; sleep 3"]
-    for name, (cores, units) in asked.items():
-        site.create(name, {CORE: cores, MEMORY: units}, command=command, restartPolicy="OnFailure")
-    for name, (_, units) in asked.items():
-        site.phase(name, "Succeeded", seconds=180)
-        assert f"{256 * units}MiB" in site.log(name).replace(" ", "")
-        assert f"card0.total {units * 256 * MIB}" in site.log(name)
-    waited = [name for name in asked if site.events(name, "FailedScheduling")]
-    assert waited
-    assert f"Insufficient {CORE}" in site.events(waited[0], "FailedScheduling")[0]["message"]
 
 
 # Faults

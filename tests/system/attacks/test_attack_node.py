@@ -169,54 +169,6 @@ def test_starts_do_not_need_vgpud(site: Site, neighbour: Neighbour, daemon: daem
     attack.held(count, "every start succeeds")
 
 
-@attack("SIGKILL of the hook at moments spread over a start", "strong tenant: hostPID")
-def test_a_killed_hook_leaves_nothing(site: Site, neighbour: Neighbour, attack: Attack) -> None:
-    """The start fails; nothing stays, and the next one succeeds with the whole card's rest."""
-    count = attack.rounds(200, 6)
-    for number in range(count):
-        bundle = site.bundle(cores="60", memory="10Gi")
-        container = site.runtime.new_id("attack")
-        command = [*site.runtime.command, "run", "--bundle", str(bundle.write()), container]
-        start = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
-        )
-        killed = kill_hook(site, start, 0.05 * number / count)
-        start.wait(60)
-        assert killed or start.returncode is not None
-        site.runtime.delete(container)
-    site.starts(1, cores="60", memory="10Gi")
-    attack.held(count, "the next start succeeds")
-
-
-def kill_hook(site: Site, start: subprocess.Popen[bytes], after: float) -> bool:
-    """Kill the hook of a start, `after` seconds after it has begun."""
-    while start.poll() is None:
-        for pid in children_of(start.pid):
-            try:
-                words = Path(f"/proc/{pid}/cmdline").read_text()
-            except OSError:
-                continue
-            if str(site.node.config) in words and "poststop" not in words:
-                time.sleep(after)
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    return False
-                return True
-    return False
-
-
-def children_of(pid: int) -> Iterator[int]:
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-        texts = [Path(f"/proc/{pid}/task/{thread}/children").read_text() for thread in threads]
-    except OSError:  # it has ended
-        return
-    for child in " ".join(texts).split():
-        yield int(child)
-        yield from children_of(int(child))
-
-
 @attack("ptrace of vgpud and of init by a container without CAP_SYS_PTRACE", "tenant with hostPID")
 def test_no_process_of_the_host_is_traced(
     site: Site, neighbour: Neighbour, daemon: daemons.Daemon, attack: Attack
@@ -276,38 +228,6 @@ def clone_with_pid(pid: int) -> int:
             return made
         time.sleep(0.02)  # the pid is not free yet
     raise OSError(ctypes.get_errno(), "clone3")
-
-
-CALLS = ("unlink", "unlinkat", "rmdir", "openat", "rename", "renameat", "fsync", "flock", "write")
-ERRORS = ("EIO", "ENOSPC", "EACCES", "EROFS", "EMFILE", "ENOMEM", "EINTR")
-
-
-@attack("errors of the kernel in the calls of poststop", "node, while a tenant's container ends")
-def test_poststop_with_errors_leaves_no_card_taken(
-    site: Site, neighbour: Neighbour, attack: Attack, tmp_path: Path
-) -> None:
-    """Whatever fails, the claim of a dead container counts for nobody, and the next poststop or start clears it."""
-    pairs = [(call, error) for call in CALLS for error in ERRORS]
-    pairs = pairs if attack.full else pairs[:: len(pairs) // 6]
-    for number, (call, error) in enumerate(pairs):
-        share = site.bundle(cores="60", memory="10Gi")
-        hook = share.config["hooks"]["poststop"][0]
-        first = 1 + number % 5
-        last = f"..{first + 99}" if error == "EINTR" else "+"  # Python calls again after each EINTR, without an end
-        inject = f"inject={call}:error={error}:when={first}{last}"
-        hook["args"] = ["strace", "-f", "-qq", "-o", str(tmp_path / "trace"), "-e", f"trace={call}", "-e", inject,
-                        hook["path"], *hook["args"][1:]]  # fmt: skip
-        hook["path"] = shutil.which("strace")
-        site.runtime.run(share)
-        site.starts(1, cores="60", memory="10Gi")
-    again = site.bundle()
-    again.write()
-    for directory in Path(site.node.settings.run_dir, "containers").iterdir():
-        if directory.name != neighbour.container:
-            state = {"ociVersion": "1.0.2", "id": directory.name, "status": "stopped", "bundle": str(again.path)}
-            hook = again.config["hooks"]["poststop"][0]
-            subprocess.run([hook["path"], *hook["args"][1:]], input=json.dumps(state).encode(), check=True)
-    attack.held(len(pairs), "the next start has the card; the next poststop removes the claim")
 
 
 GARBAGE = {

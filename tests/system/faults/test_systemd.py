@@ -14,7 +14,7 @@ from pathlib import Path
 import fault_bed
 import pytest
 from daemons import wait_for
-from fake_systemd import Behaviour, FakeSystemd, reply
+from fake_systemd import Behaviour, FakeSystemd
 from fault_bed import Bed, Fault, Tools
 from fault_journal import Journal
 
@@ -23,23 +23,10 @@ pytestmark = pytest.mark.root
 SAMPLE = 4
 WAIT = 1.0  #: seconds of the hook for systemd here
 STRICT = "[Scope]\nDevicePolicy=strict\n"
-DENIED = ("org.freedesktop.DBus.Error.AccessDenied", "Permission denied")
-#: How systemd fails before the hook knows the unit's list, and afterwards.
-EARLY = {
-    "it closes the connection": Behaviour(raw_at={"GetUnit": b""}),
-    "it refuses": Behaviour(greeting=b"REJECTED EXTERNAL\r\n"),
-    "silence": Behaviour(silent_at="auth"),
-    "silence at a property": Behaviour(silent_at="Get DeviceAllow"),
-    "late": Behaviour(pause=0.02),
-    "an answer to nobody": Behaviour(raw_at={"GetUnit": reply(77, "o", ("/unit",))}),
-    "an answer of another type": Behaviour(raw_at={"Get DevicePolicy": reply(2, "u", (7,))}),
-    "garbage": Behaviour(raw_at={"Get DevicePolicy": b"\xff" * 4096}),
-}
+#: How systemd fails before the hook knows the unit's list, and afterwards; more ways in component/hook/test_systemd.py.
+EARLY = {"it refuses": Behaviour(greeting=b"REJECTED EXTERNAL\r\n"), "silence": Behaviour(silent_at="auth")}
 LATER = {
-    "an error": Behaviour(error_at={"SetUnitProperties": DENIED}),
     "silence at the change": Behaviour(silent_at="SetUnitProperties"),
-    "it closes the connection at the change": Behaviour(raw_at={"SetUnitProperties": b""}),
-    "garbage at the change": Behaviour(raw_at={"SetUnitProperties": b"\xff" * 4096}),
     "it forgets the change": Behaviour(forgets=True),
 }
 
@@ -79,12 +66,7 @@ def round_with(bed: Bed, behaviour: Behaviour, written: str) -> fault_bed.Outcom
     return outcome
 
 
-def sampled(names: list[str]) -> list[object]:
-    """Every second one; the others for make test-long."""
-    return [pytest.param(name, marks=[pytest.mark.long] * (number % 2)) for number, name in enumerate(names)]
-
-
-@pytest.mark.parametrize("name", sampled([*EARLY, *LATER]))
+@pytest.mark.parametrize("name", [*EARLY, *LATER])
 def test_a_scope_that_restricts_is_refused(bed: Bed, name: str) -> None:
     began = time.monotonic()
     outcome = round_with(bed, {**EARLY, **LATER}[name], STRICT)
@@ -93,7 +75,7 @@ def test_a_scope_that_restricts_is_refused(bed: Bed, name: str) -> None:
     assert time.monotonic() - began < 60
 
 
-@pytest.mark.parametrize("name", ["it refuses", "silence"])
+@pytest.mark.parametrize("name", EARLY)
 def test_a_scope_of_which_nothing_is_known_gets_its_share(bed: Bed, name: str) -> None:
     """systemd has written no rule of devices for it, so a reload takes none away."""
     outcome = round_with(bed, EARLY[name], "")

@@ -621,10 +621,3 @@ def test_planning_is_pure() -> None:
     second = made(allocation, inspection, parameters=parameters, inventory=inventory)
     assert [item.describe() for item in first.operations] == [item.describe() for item in second.operations]
     assert before == (inventory.record(), [getattr(inspection, name) for name in inspection.__slots__], parameters)
-
-
-def test_files_mounted_for_the_node_are_read_only() -> None:
-    for allocation in (share(), whole()):
-        for item in made(allocation, facts(compat=("/cc/libcuda.so.1",))).operations:
-            if isinstance(item, Bind) and not isinstance(item, BindDevice):
-                assert item.describe().split()[-1].startswith("ro,nosuid,nodev")

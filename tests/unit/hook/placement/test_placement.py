@@ -174,18 +174,6 @@ def test_whole_cards(case):
     assert chosen(cards(), request, commitments) == expected
 
 
-def test_a_lone_card_is_taken_before_a_group_is_split():
-    cards = make_node(5, from_pairs({(0, 1): "NV4", (2, 3): "PIX"}))
-    assert chosen(cards, whole()) == [4]
-    assert chosen(cards, whole(), held(4)) == [2], "a pair of a switch goes before a pair of NVLink"
-    assert chosen(cards, whole(2)) == [0, 1]
-
-
-def test_the_smaller_of_two_groups_is_split():
-    pairs = {(0, 1): "NV1", (0, 2): "NV1", (1, 2): "NV1", (3, 4): "NV4"}
-    assert chosen(make_node(5, from_pairs(pairs)), whole()) == [3]
-
-
 def test_fewer_groups_split_count_more_than_smaller_ones():
     """Cards 0 and 1 are an NVLink pair, and with card 2 three of a switch. Cards 3 to 8 are one group of six."""
     six = dict.fromkeys(combinations(range(3, 9), 2), "NV4")
@@ -194,42 +182,10 @@ def test_fewer_groups_split_count_more_than_smaller_ones():
     assert chosen(cards, whole(use_uuids=(uuid(2), uuid(3)))) == [2]
 
 
-def test_of_overlapping_groups_the_larger_counts():
-    """Three cards have single links, and one of them a wide link to a fourth. The fourth counts as alone."""
-    cards = make_node(4, from_pairs({(0, 1): "NV1", (0, 2): "NV1", (1, 2): "NV1", (2, 3): "NV8"}))
-    assert chosen(cards, whole()) == [3]
-
-
 def test_of_overlapping_groups_of_one_size_the_wider_counts():
     """Card 0 has single links to two pairs and is in neither. Cards 5 and 6 are a pair."""
     pairs = {(0, 1): "NV1", (0, 3): "NV1", (1, 2): "NV2", (3, 4): "NV2", (5, 6): "NV1"}
     assert chosen(make_node(7, from_pairs(pairs)), whole(use_uuids=(uuid(0), uuid(5)))) == [0]
-
-
-def test_of_overlapping_groups_alike_the_lower_indexes_count():
-    """A chain of four is the pairs 0-1 and 2-3; of three, 0-1 and a lone card."""
-    chain = dict.fromkeys([(0, 1), (1, 2), (2, 3)], "NV2")
-    assert chosen(make_node(4, from_pairs(chain)), whole(), held(0)) == [1]
-    assert chosen(make_node(3, from_pairs({(0, 1): "NV2", (1, 2): "NV2"})), whole()) == [2]
-
-
-def test_nvlink_widths_count_before_the_number_of_switch_pairs():
-    cards = make_node(4, from_pairs({(0, 1): "PIX", (0, 2): "PIX", (1, 2): "PIX", (0, 3): "NV1"}))
-    assert chosen(cards, whole(3)) == [0, 1, 3]
-    assert chosen(cards, whole(2)) == [0, 3]
-    wide = make_node(4, from_pairs({(0, 1): "NV1", (1, 2): "NV1", (0, 2): "NV1", (2, 3): "NV4"}))
-    assert chosen(wide, whole(3)) == [0, 2, 3]
-
-
-def test_of_equal_widths_more_pairs_win():
-    cards = make_node(6, from_pairs({(0, 1): "NV2", (3, 4): "NV1", (4, 5): "NV1"}))
-    assert chosen(cards, whole(3)) == [3, 4, 5]
-
-
-@pytest.mark.parametrize(("better", "worse"), [("NV2", "NV1"), ("NV12", "NV9"), ("NV1", "PIX"), ("PXB", "PHB"),
-                                               ("NODE", "SYS")])  # fmt: skip
-def test_two_cards_by_the_better_link(better, worse):
-    assert chosen(make_node(4, from_pairs({(0, 1): worse, (2, 3): better})), whole(2)) == [2, 3]
 
 
 @pytest.mark.parametrize(("one", "same"), [("PIX", "PXB"), ("PHB", "NODE"), ("SYS", "NVx"), ("SYS", "NV"),

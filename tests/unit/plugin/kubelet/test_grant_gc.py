@@ -409,42 +409,6 @@ def test_no_answer_ends_nothing_and_is_reported_once(node: Node, error: Exceptio
     assert "over: no grant ends" in node.log.getvalue()
 
 
-HOUR = 3600
-
-
-def test_a_crash_loop_of_an_hour_loses_nothing(node: Node) -> None:
-    """Each five minutes a container lives for ten seconds. kubelet and the plugin restart, and kubelet falls silent."""
-    mine = [
-        node.grant(holder=("u1", "main"), pod="web"),
-        node.grant(holder=("u1", "main"), pod="web", resource="memory"),
-    ]
-    other = node.grant(60, 79, holder=("u2", "main"), pod="job")
-    node.remembers(*mine, other)
-    node.kubelet.lists("web", core=ids(0, 49), memory=ids(0, 49))
-    node.kubelet.lists("job", core=ids(60, 79))
-    whole, ended = dict(node.kubelet.pods), []
-    path = paths.claim(node.settings.run_dir, "c1")
-    for second in range(0, HOUR, 10):
-        if second % 300 == 0:
-            node.claim("c1", *mine)
-        elif second % 300 == 10:
-            os.unlink(path)
-            os.rmdir(os.path.dirname(path))
-        if second % 700 == 0:
-            node.kubelet.life += 1
-            node.kubelet.pods = {}  # it has heard of no pod yet
-        elif second % 700 == 60:
-            node.kubelet.pods = dict(whole)
-        if second % 1100 == 0:
-            node.grant_gc = node.plugin()
-        node.kubelet.error = VgpuError("kubelet", found="UNAVAILABLE") if second % 500 < 100 else None
-        if second == HOUR // 2:
-            del whole["default", "job"]
-            node.remembers(*mine)
-        ended += node.rounds(10)
-    assert ended == [other], "the pod that ended meanwhile"
-
-
 @pytest.mark.parametrize(
     ("pod", "static"),
     [

@@ -229,32 +229,6 @@ def test_the_other_half_of_a_share_follows_the_first_one() -> None:
     assert card(tight, 8, "GPU-of-another-node") == {first}
 
 
-def test_rounds_of_requests_leave_whole_cards_whole() -> None:
-    """Shares come and go on four cards. A share is on two cards only when no card has so many free ids."""
-    chance = random.Random(7)
-    cores = cores_of(make_cards(4))
-    every = {device.id for device in cores.devices}
-    held: list[list[str]] = []
-    alone = 0
-    for _ in range(400):
-        free = every.difference(*held)
-        if held and (chance.random() < 0.45 or len(free) < 10):
-            held.pop(chance.randrange(len(held)))
-            continue
-        size = chance.choice([10, 20, 25, 40, 50, 60])
-        rooms = [sum(one.startswith(slot.tag) for one in free) for slot in cores.slots]
-        if sum(rooms) < size:
-            continue
-        chosen = preferred(cores, free, [], size, BINPACK)
-        assert len(set(chosen)) == size
-        assert set(chosen) <= free
-        cards = {one.partition("-")[0] for one in chosen}
-        assert (len(cards) == 1) is (max(rooms) >= size)
-        alone += len(cards) == 1
-        held.append(chosen)
-    assert alone > 100
-
-
 def test_random_requests_get_what_there_is() -> None:
     chance = random.Random(11)
     for _ in range(300):
