@@ -34,10 +34,14 @@ def test_recorded_programs_leave_no_card_idle(bench: Any, tenants: Any, least: f
 def test_a_recorded_program_alone(bench: Any, name: str, least: float) -> None:
     """It gets its share, and little less than without a limiter where that is all that it asks for: its threads prepare
     the next work meanwhile. Held close to the card they left 0.84, 0.91 and 0.69; 25 of 30 where idle time was charged.
+    The reference keeps the card as busy as the program can: it had 106 and 112 percent of that while it took the threads of
+    a recording for one.
     """
     load = {"replay": str(DATA / f"recorded/training-{name}.csv.gz")}
+    free = shares(bench, (100, load), limiter="none")[0]
+    assert shares(bench, (100, load), limiter="ideal")[0] == pytest.approx(free, rel=0.01)
     assert shares(bench, (30, load))[0] == pytest.approx(30, abs=1.5)
-    assert shares(bench, (99, load))[0] >= least * shares(bench, (99, load), limiter="none")[0]
+    assert shares(bench, (99, load))[0] >= least * free
 
 
 def test_a_graph_that_the_driver_takes_in_parts(bench: Any) -> None:
