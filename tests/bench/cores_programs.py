@@ -1,7 +1,7 @@
 """The load generator's programs (cores_load) as the reference scheduler sees them: when they have kernels, and which.
 
 Belongs here: the same options, the same random numbers and the costs of driver calls on the virtual clock. Who gets
-the card is in cores_ideal.py. A thread is a program of its own; a recorded program is one, whatever threads it has.
+the card is in cores_ideal.py. A thread is a program of its own; a recorded program is one, with all of its threads.
 Times are nanoseconds after the scenario's beginning.
 """
 
@@ -21,6 +21,7 @@ COPY, QUERY = 3_000, 500
 COPY_LATENCY = 2_000
 BUS, MEMORY = 12, 320  #: bytes in a ns of a profile's bus and memory, unless they are here:
 BUS_OF, MEMORY_OF = {"a100x2": 25, "h100x1": 50}, {"a100x2": 1555, "h100x1": 3352}
+APART = 100_000  #: between two looks of a replaying thread that has come to its end first
 NEVER = 1 << 62
 MASK = (1 << 64) - 1
 MODELLED = {
@@ -174,61 +175,150 @@ class Program:
         return {"rounds": self.done, "latency_ns": found, "unfinished": unfinished}
 
 
+class Stream:
+    """A stream of a recorded program: its work in order, and when what was before it ended.
+
+    Work is the call, when a thread asked for it, and how much had been asked for in the stream that it waits for.
+    """
+
+    def __init__(self) -> None:
+        self.work: deque[tuple[cores_traces.Call, int, int]] = deque()
+        self.left = 0  #: operations of the first call, a graph, that are not done
+        self.asked = 0
+        self.ends: list[int] = [0]
+
+    def ask(self, call: cores_traces.Call, host: int, other: int = 0) -> None:
+        self.work.append((call, host, other))
+        self.asked += 1
+
+    def pass_on(self, end: int) -> None:
+        """What comes first has ended."""
+        self.work.popleft()
+        self.ends.append(end)
+
+    def end_of(self, asked: int) -> int:
+        return self.ends[asked] if asked < len(self.ends) else NEVER
+
+    @property
+    def ready(self) -> int:
+        """When the first kernel may begin. NEVER: it waits for another stream, or there is none."""
+        if not self.work or self.work[0][0].kind == "w":
+            return NEVER
+        return max(self.work[0][1], self.ends[-1])
+
+
 class Recorded(Program):
-    """A recorded program, over and over: its calls in the order of the recording, whatever thread made them."""
+    """A recorded program, over and over: the calls of each thread with that thread's gaps, as cores_load/replay.c makes
+    them. No call is made before it is known whether the work that it waits for has ended.
+    """
 
     def __init__(self, load: Load, end: int, bus: Bus) -> None:
-        self.calls = cores_traces.recorded(str(load["replay"]))
+        calls = cores_traces.recorded(str(load["replay"]))
+        count = max(call.thread for call in calls) + 1
+        self.calls = [[call for call in calls if call.thread == number] for number in range(count)]
         self.bus, self.begin = bus, int(load.get("begin", 0))
-        self.requests, self.done, self.at = None, 0, 0
-        self.host = self.card = self.begin
-        self.streams_end: dict[int, int] = {}
-        self.kernels: deque[tuple[int, int, int]] = deque()  #: stream, when it may begin, duration
+        self.requests, self.done = None, 0
+        self.made = [0] * count  #: calls of each thread in this round
+        self.hosts = [self.begin] * count  #: since when each thread is free
+        self.waits: list[list[tuple[Stream, int]]] = [[] for _ in range(count)]  #: for what each thread waits before
+        self.card = self.begin
+        self.streams: dict[int, Stream] = {}
         self.ready, self.left = NEVER, 1
         self._go_on()
 
     @property
     def duration(self) -> int:
-        return self.kernels[0][2]
+        call = self.first.work[0][0]
+        if call.kind in "mI":
+            return COPY_LATENCY + call.bytes // (self.bus.memory // (1 if call.kind == "m" else 2))
+        return max(call.card // call.operations, 1000)
 
     @property
     def is_even(self) -> bool:
         return False
 
-    def _go_on(self) -> None:
-        """Make calls until there is a kernel."""
-        while not self.kernels:
-            call = self.calls[self.at]
-            self.at = (self.at + 1) % len(self.calls)
-            self.done += self.at == 0
-            self.host += call.pause
-            self._make(call)
-        self.ready = max(self.kernels[0][1], self.card)
+    def _stream(self, number: int) -> Stream:
+        return self.streams.setdefault(number, Stream())
 
-    def _make(self, call: cores_traces.Call) -> None:
-        stream_end = self.streams_end.get(call.stream, 0)
-        if call.kind in "kgmI":
-            self.host += {"k": LAUNCH, "g": GRAPH}.get(call.kind, COPY)
-            within = COPY_LATENCY + call.bytes // (self.bus.memory * (2 if call.kind == "m" else 1))
-            each = within if call.kind in "mI" else max(call.card // call.operations, 1000)
-            count = call.operations if call.kind == "g" else 1
-            self.kernels.extend([(call.stream, max(self.host, stream_end), each)] * count)
-        elif call.kind in "HDhd":
-            self.host += COPY
-            end = self.bus.copy(call.bytes, max(self.host, stream_end), call.kind.upper())
-            self.streams_end[call.stream] = end
-            self.host = max(self.host, end) if call.kind in "hd" else self.host
+    def _is_free(self, number: int) -> bool:
+        """Takes over when what the thread waits for has ended."""
+        if self.waits[number]:
+            end = max(stream.end_of(asked) for stream, asked in self.waits[number])
+            if end == NEVER:
+                return False
+            self.hosts[number] = max(self.hosts[number], end) + SYNCHRONIZE
+            self.waits[number] = []
+        return True
+
+    def _next_call(self, number: int) -> int:
+        if self.made[number] == len(self.calls[number]) or not self._is_free(number):
+            return NEVER
+        return self.hosts[number] + self.calls[number][self.made[number]].gap
+
+    def _go_on(self) -> None:
+        """Make calls until none can come before the first kernel is ready."""
+        threads = range(len(self.calls))
+        while True:
+            at, number = min((self._next_call(number), number) for number in threads)
+            self.first = min(self.streams.values(), key=lambda stream: stream.ready, default=Stream())
+            if self.first.ready <= at and self.first.ready < NEVER:
+                break
+            if at == NEVER:
+                self._begin_anew()
+                continue
+            self._make(number, self.calls[number][self.made[number]], at)
+            self.made[number] += 1
+        self.ready = max(self.first.ready, self.card)
+
+    def _begin_anew(self) -> None:
+        """Together: a thread that is done looks every APART whether the others are."""
+        last = max(self.hosts)
+        self.hosts = [host - (host - last) // APART * APART for host in self.hosts]
+        self.made = [0] * len(self.made)
+        self.done += 1
+
+    def _make(self, number: int, call: cores_traces.Call, host: int) -> None:
+        stream = self._stream(call.stream)
+        if call.kind in "kgmIHDhd":
+            host += {"k": LAUNCH, "g": GRAPH}.get(call.kind, COPY)
+            stream.ask(call, host)
         elif call.kind == "w":
-            self.streams_end[call.stream] = max(stream_end, self.streams_end.get(call.other, 0))
-        elif call.kind in "seS":
-            ends = [stream_end] if call.kind != "S" else self.streams_end.values()
-            self.host = max(self.host, *ends) + SYNCHRONIZE
+            stream.ask(call, host, self._stream(call.other).asked)
         elif call.kind in "qQ":
-            self.host += QUERY
+            host += QUERY
+        self.hosts[number] = host
+        if call.kind in "hdse":
+            self.waits[number] = [(stream, stream.asked)]
+        elif call.kind == "S":
+            self.waits[number] = [(each, each.asked) for each in self.streams.values()]
+        if call.kind in "HDhdw":
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """What comes first in its stream and needs no turn: copies over the bus, and waits for what has ended."""
+        streams = list(self.streams.values())
+        while any(self._passes(stream) for stream in streams):
+            pass
+
+    def _passes(self, stream: Stream) -> bool:
+        if not stream.work or stream.work[0][0].kind not in "HDhdw":
+            return False
+        call, host, asked = stream.work[0]
+        if call.kind == "w":
+            end = self._stream(call.other).end_of(asked)
+        else:
+            end = self.bus.copy(call.bytes, max(host, stream.ends[-1]), call.kind.upper())
+        if end < NEVER:
+            stream.pass_on(max(stream.ends[-1], end))
+        return end < NEVER
 
     def ran(self, count: int, end: int) -> None:
-        stream, _, _ = self.kernels.popleft()
-        self.streams_end[stream] = self.card = end
+        call = self.first.work[0][0]
+        self.card = end
+        self.first.left = (self.first.left or call.operations if call.kind == "g" else 1) - 1
+        if not self.first.left:
+            self.first.pass_on(end)
+            self._pass_on()
         self._go_on()
 
 

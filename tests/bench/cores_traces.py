@@ -61,8 +61,8 @@ CALLS = {
 class Call:
     """A recorded call.
 
-    `gap`: since the call before of the same thread had returned; `pause`: since any call had. `card`: how long the card
-    works for it. `other`: the stream for which `stream` waits.
+    `gap`: since the call before of the same thread had returned. `card`: how long the card works for it. `other`: the
+    stream for which `stream` waits.
     """
 
     thread: int
@@ -70,7 +70,6 @@ class Call:
     stream: int
     other: int
     gap: int
-    pause: int
     card: int
     operations: int
     bytes: int
@@ -109,9 +108,8 @@ def _calls(rows: list[dict[str, str]]) -> Iterator[Call]:
         others = [other for other in used if other != stream]
         yield Call(
             int(thread), CALLS[row["way"] if row["call"] == "copy" else row["call"]], int(stream),
-            int(others[-1] if others else stream), round((begin - ends.get(thread, begin)) * 1000),
-            max(round((begin - max(ends.values(), default=begin)) * 1000), 0), round(float(row["card_us"] or 0) * 1000),
-            int(row["card_operations"] or 1), int(row["bytes"] or 0),
+            int(others[-1] if others else stream), max(round((begin - ends.get(thread, begin)) * 1000), 0),
+            round(float(row["card_us"] or 0) * 1000), int(row["card_operations"] or 1), int(row["bytes"] or 0),
         )  # fmt: skip
         ends[thread] = begin + float(row["call_us"])
         if row["stream"]:
@@ -121,7 +119,7 @@ def _calls(rows: list[dict[str, str]]) -> Iterator[Call]:
 def written(calls: list[Call]) -> str:
     """The calls as the load generator reads them (cores_load/replay.c)."""
     fields = (
-        (call.thread, call.kind, call.stream, call.other, max(call.gap, 0), call.card, call.operations, call.bytes)
+        (call.thread, call.kind, call.stream, call.other, call.gap, call.card, call.operations, call.bytes)
         for call in calls
     )
     return "".join(" ".join(map(str, line)) + "\n" for line in fields)
