@@ -198,6 +198,9 @@ class DraSite(Control):
         return f"{events} {self.reasons} {[one.text()[-1500:] for one in self.instances]}"
 
     def published(self) -> list[Object]:
+        """The devices, once the pool has all of its slices."""
+        if any(len(self.store.slices) < one["spec"]["pool"]["resourceSliceCount"] for one in self.store.slices):
+            return []
         return [device for one in self.store.slices for device in one["spec"].get("devices", ())]
 
     def make_claim(self, name: str, cores: int, memory: str = "1Gi") -> str:

@@ -83,9 +83,11 @@ class Allocator:
         rounding: bool = True,
     ) -> None:
         self.classes, self.gates, self.rounding = classes, gates, rounding
+        pools = [(one["spec"]["driver"], one["spec"]["pool"]["name"]) for one in slices]
         self.devices: list[Device] = [
-            (one["spec"]["driver"], one["spec"]["pool"]["name"], device)
-            for one in slices
+            (*pool, device)
+            for pool, one in zip(pools, slices)
+            if pools.count(pool) >= one["spec"]["pool"].get("resourceSliceCount", 1)  # else some are still to come
             for device in one["spec"].get("devices", ())
         ]
         self.taken = [result for one in allocations for result in one["devices"].get("results", ())]
