@@ -378,5 +378,5 @@ def settings(steps: int, examples: int) -> hypothesis.settings:
 
 
 def test_the_ledger_equals_a_model(pytestconfig: pytest.Config) -> None:
-    steps, examples = (60, 1000) if pytestconfig.getoption("--long") else (30, 25)
+    steps, examples = (60, 2000) if pytestconfig.getoption("--long") else (30, 25)
     hypothesis.stateful.run_state_machine_as_test(LedgerAgainstModel, settings=settings(steps, examples))

@@ -382,6 +382,9 @@ def test_what_happens_to_a_parent_concerns_its_mig_instances(stub: StubNode, sta
     for one in instances:
         watched.wait_for_reason(one.uuid, "Xid 79")
     assert set(watched.monitor.reasons()) == {one.uuid for one in instances}
+    watched._cards.cards = stub.cards  # MIG is switched off
+    watched.wait_for_reason(stub.cards[1].uuid, "Xid 79")
+    wait_for(lambda: set(watched.monitor.reasons()) == {stub.cards[1].uuid})
 
 
 @pytest.mark.parametrize("error", [15, 999])

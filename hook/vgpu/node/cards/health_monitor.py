@@ -190,7 +190,8 @@ class HealthMonitor:
         for card in found.cards if found else []:
             uuid = card.physical
             before = self.cards.get(uuid)
-            if before is not None and (before.minor, before.bus_id) == (card.minor, card.bus_id):
+            place = (card.minor, card.bus_id, card.parent)
+            if before is not None and (before.minor, before.bus_id, before.parent) == place:
                 continue
             self.cards[uuid] = card
             if before is None:
