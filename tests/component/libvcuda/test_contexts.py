@@ -94,13 +94,19 @@ def test_a_context_that_the_driver_refuses_leaves_nothing(t4_nvml: SimBox) -> No
     assert holder.alloc(t4_nvml.context + MIB)[0] == 0
 
 
-def test_a_further_context_counts_for_a_process_of_another_namespace(sim_box: Callable[..., SimBox]) -> None:
+@pytest.mark.parametrize("is_further", [True, False], ids=["further", "in-a-slot-that-had-one"])
+def test_a_context_counts_for_a_process_of_another_namespace(sim_box: Callable[..., SimBox], is_further: bool) -> None:
     """NVML does not tell it of the holder's contexts."""
     box = sim_box("harsh", nvml=True)
     box.limit(4 * GIB)
-    holder = box.caller()
-    holder.left()  # the holder has booked its first context
-    holder.made("cuCtxCreate_v2 & 0 0")
+    ended, holder = box.caller(), box.caller()
+    ended.left()
+    ended.kill()
+    holder.left()  # the holder has booked its first context, and the other one's slot is free
+    if is_further:
+        holder.made("cuCtxCreate_v2 & 0 0")
+    else:
+        box.caller()
     box.limit(int(box.cards()[0]["used"]) + box.context // 2)
     nested = box.uninitialized(nested=True)
     nested.does("cuInit 0")
