@@ -35,8 +35,9 @@ static bool is_in_way(const struct token_bucket *bucket, const struct in_way *wa
 	enum presence_lease lease = presence_lease_of(way->where, schedule_host_time(now));
 
 	if (lease >= PRESENCE_LEASED) {
-		bool lets_in = (lease == PRESENCE_OPEN && want != NEIGHBOURS_WANT_ALONE) ||
-			       (lease == PRESENCE_LEASED_LONG && want == NEIGHBOURS_WANT_SOON);
+		bool is_open = lease >= PRESENCE_OPEN;
+		bool is_long = lease == PRESENCE_LEASED_LONG || lease == PRESENCE_OPEN_LONG;
+		bool lets_in = (is_long && want == NEIGHBOURS_WANT_SOON) || (is_open && want == NEIGHBOURS_WANT_ROOM);
 		neighbours.is_guest |= lets_in;
 		return !lets_in;
 	}

@@ -587,10 +587,13 @@ enum presence_lease presence_lease_of(uint64_t where, uint64_t now)
 	if (!find_lease(card, all, from, to, &found))
 		return PRESENCE_LAPSED;
 	enum presence_lets lets = found & LEASE_LETS;
-	if (lets != PRESENCE_LETS_URGENT)
-		return lets == PRESENCE_LETS_ALL ? PRESENCE_OPEN : PRESENCE_LEASED;
+	if (lets == PRESENCE_LETS_NOBODY)
+		return PRESENCE_LEASED;
 	to = (now + PRESENCE_LONG) / PRESENCE_PLACE;
-	return find_lease(card, all, from, to, &found) ? PRESENCE_LEASED : PRESENCE_LEASED_LONG;
+	bool is_long = !find_lease(card, all, from, to, &found);
+	if (lets == PRESENCE_LETS_ALL)
+		return is_long ? PRESENCE_OPEN_LONG : PRESENCE_OPEN;
+	return is_long ? PRESENCE_LEASED_LONG : PRESENCE_LEASED;
 }
 
 bool presence_is_before_others(void)

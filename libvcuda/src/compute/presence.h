@@ -93,6 +93,7 @@ enum presence_lease {
 	PRESENCE_LEASED,
 	PRESENCE_LEASED_LONG,
 	PRESENCE_OPEN,
+	PRESENCE_OPEN_LONG
 };
 enum presence_lease presence_lease_of(uint64_t where, uint64_t now);
 
