@@ -128,10 +128,13 @@ def read(state_dir: str, uid: str) -> PreparedClaim:
     return claim
 
 
-def read_all(state_dir: str) -> tuple[list[PreparedClaim], dict[str, str]]:
-    """(claims, claim uid -> message for each damaged record). A damaged record never hides the others."""
+def read_all(state_dir: str) -> tuple[list[PreparedClaim], dict[str, VgpuError]]:
+    """(claims, claim uid -> what is wrong with a record). Such a record never hides the others.
+
+    NotKnown: the record could not be read this time, and may be sound.
+    """
     found: list[PreparedClaim] = []
-    damaged: dict[str, str] = {}
+    damaged: dict[str, VgpuError] = {}
     try:
         names = sorted(os.listdir(paths.prepared_claims(state_dir)))
     except FileNotFoundError:
@@ -148,7 +151,7 @@ def read_all(state_dir: str) -> tuple[list[PreparedClaim], dict[str, str]]:
         except FileNotFoundError:
             continue  # removed since the listing
         except VgpuError as error:
-            damaged[uid] = str(error)
+            damaged[uid] = error
     return found, damaged
 
 

@@ -6,6 +6,7 @@ claim is in unit/node/service/test_claim_allocation.py, what a device says in te
 
 from __future__ import annotations
 
+import errno
 import functools
 import io
 import json
@@ -16,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -23,7 +25,7 @@ from cards import GIB, card, uuid_of
 from daemons import wait_for
 from resource_api import SLICES, ResourceApi
 
-from vgpu.config import grants, paths, prepared
+from vgpu.config import grants, paths, prepared, records
 from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
 from vgpu.node.service.log import Conditions, Log
@@ -274,6 +276,18 @@ def test_a_file_that_is_lost_between_a_boot_and_the_first_round_comes_back(bed: 
     bed.call(again, "Prepare", 0)
     (bed.path / f"cdi/vgpu.io-claim_{UIDS[0]}.json").unlink()
     bed.look(again)
+    assert list(bed.cdi()) == [f"vgpu.io-claim_{UIDS[0]}.json"]
+
+
+def test_a_record_that_cannot_be_read_for_once_is_kept(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.claim(0)
+    bed.call(bed.start(), "Prepare", 0)
+    again = PreparedClaims(bed.settings, "boot-1", ["h"])
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "read_bounded", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+        assert len(again.restore()) == 1
+    assert again.restore() == []
+    assert [claim.uid for claim in again.all()[0]] == [UIDS[0]]
     assert list(bed.cdi()) == [f"vgpu.io-claim_{UIDS[0]}.json"]
 
 

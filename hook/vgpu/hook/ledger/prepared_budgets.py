@@ -27,9 +27,9 @@ PATIENCE = 30.0  #: seconds that a container waits for another one with its budg
 
 
 def add_to(totals: Totals, state_dir: str, known: list[tuple[Claim, bool]], own: Collection[str]) -> list[str]:
-    """Add all results but those with the ids `own`. Returns messages about damaged records.
+    """Add all results but those with the ids `own`. Returns messages about records that are damaged or cannot be read.
 
-    Living containers count in the place of a record that is damaged or gone, once for each budget.
+    Living containers count in the place of such a record, or of one that is gone, once for each budget.
     """
     found, damaged = prepared.read_all(state_dir)
     counted = set(own)
@@ -44,7 +44,7 @@ def add_to(totals: Totals, state_dir: str, known: list[tuple[Claim, bool]], own:
         if not counted.intersection(living.prepared):
             totals.add_claim(living)
             counted.update(living.prepared)
-    return list(damaged.values())
+    return [str(error) for error in damaged.values()]
 
 
 def partner_of(container: str, wanted: WantedResults, known: list[tuple[Claim, bool]], state_dir: str) -> Claim | None:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 
 from vgpu.config import paths, prepared, records
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import NotKnown, VgpuError
 from vgpu.config.prepared import DAMAGED, KIND, PreparedClaim
 from vgpu.config.settings import Settings
 from vgpu.node.service.file_signature import Signature, signature
@@ -37,8 +37,8 @@ class PreparedClaims:
         self._agreed: Listed | None = None  # as files and records were when they last agreed
         self.cdi_dir = settings.text("kubernetes.cdi_dir")
 
-    def all(self) -> tuple[list[PreparedClaim], dict[str, str]]:
-        """(claims, claim uid -> message for each damaged record)."""
+    def all(self) -> tuple[list[PreparedClaim], dict[str, VgpuError]]:
+        """As prepared.read_all has it."""
         return prepared.read_all(self.settings.state_dir)
 
     def read(self, uid: str) -> PreparedClaim | None:
@@ -64,8 +64,8 @@ class PreparedClaims:
         """Make CDI files and records agree; messages about what was wrong.
 
         A CDI file that is missing comes back, because kubelet does not prepare a claim again while its pod lives. One
-        without a record of this boot goes. A damaged record is set aside. Each round calls this: it reads the records
-        only if a CDI file has come or gone, or a record was written.
+        without a record of this boot goes. A damaged record is set aside; one that cannot be read stays, for the next
+        round. Each round calls this: it reads the records only if a CDI file has come or gone, or a record was written.
         """
         if self._agreed == (self._records(), self._cdi_names()):
             return []
@@ -73,19 +73,22 @@ class PreparedClaims:
         with self._locked():
             listed = self._records()
             claims, damaged = self.all()
-            for uid, message in damaged.items():
+            unread = {uid for uid, error in damaged.items() if isinstance(error, NotKnown)}
+            notes += [str(damaged.pop(uid)) for uid in unread]
+            for uid, error in damaged.items():
                 path = paths.prepared_claim(self.settings.state_dir, uid)
                 os.rename(path, path + DAMAGED)
-                notes.append(f"{message}; set aside as {path}{DAMAGED}")
+                notes.append(f"{error}; set aside as {path}{DAMAGED}")
             present = {claim.uid for claim in claims if claim.boot_id == self.boot_id}
             for claim in claims:
                 if claim.uid in present and not os.path.exists(self._cdi_path(claim.uid)):
                     self._write_cdi(claim)
             self._remove_temporary()
             for name in self._cdi_names():
-                if name[len(CDI_PREFIX) : -len(CDI_SUFFIX)] not in present:
+                if name[len(CDI_PREFIX) : -len(CDI_SUFFIX)] not in present | unread:
                     _unlink(f"{self.cdi_dir}/{name}")
-            self._agreed = (listed, sorted(f"{CDI_PREFIX}{uid}{CDI_SUFFIX}" for uid in present))
+            agreed = sorted(f"{CDI_PREFIX}{uid}{CDI_SUFFIX}" for uid in present)
+            self._agreed = None if unread else (listed, agreed)
         return notes
 
     def _remove_temporary(self) -> None:
