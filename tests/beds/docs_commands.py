@@ -39,6 +39,7 @@ NOT_TYPED = {
     ("docs/repository.md", ""): "needs a key, and dnf and zypper: test_repository types the page",
     ("docs/packages.md", "ctr -n k8s.io images"): "needs three images, half a minute each, and a registry; "
     "test_images builds them and loads them into podman",
+    ("docs/selftest.md", "kubectl"): "needs a cluster: test_plugin_cluster_node types it in one",
     ("docs/selftest.md", ""): "takes minutes: test_selftest and test_selftest_bare run it",
     ("docs/cgroups.md", "bpftool"): "a program that make setup does not install",
 }

@@ -61,6 +61,7 @@ def release_of_this_machine(root: Path) -> Path:
     for name in PACKAGES:
         plugin_image.package(name, modules, left_out)
     shutil.copytree(BUILD / "lib/vcuda", root / "usr/lib/vgpu/vcuda")
+    shutil.copy2(BUILD / "bin/vgpu-selftest", root / "usr/lib/vgpu")
     build = root.with_name(f"{root.name}-gate")
     settings = [f"-D{name}={value}" for name, value in GATE.items()]
     compiler = CHECKOUT / "packaging/bytecode/compile_hook.py"

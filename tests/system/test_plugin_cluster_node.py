@@ -2,7 +2,8 @@
 
 The image vgpu-node is made of this machine's files. The node has nothing of vgpu, its containerd has CDI on, and its
 process and its configuration stay as they are. Kubernetes 1.20 passes the CDI device on by the annotation. Before the
-page removes vgpu, the node gets another version, a pod whose cards a scheduler has chosen, and a runtime without CDI.
+page removes vgpu, the node gets the self-test's Job, another version, a pod whose cards a scheduler has chosen, and a
+runtime without CDI. The cards' time is virtual, for the self-test.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import cluster_site
 import containerd_bed
 import docs_commands
 import helm
+import nodes
 import oci_images
 import pytest
 import release_site
@@ -55,6 +57,9 @@ def site(base_trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
         archives.append(oci_images.write(tree, images / f"{version}.tar", f"vgpu-test.local/node:{version}", ["sleep"]))
     with tempfile.TemporaryDirectory(prefix="vgpu-") as name:
         made = cluster_site.Site(Path(name), pods, (), cdi=True)
+        nodes.simctl().make_state(str(made.node.sim), "a100x2", clock="virtual", parties=1)
+        for path in made.node.sim.iterdir():
+            path.chmod(0o666)  # as /dev/nvidia* are, for the user of the self-test's pod
         without = containerd_bed.Containerd(
             Path(name) / "without", containerd_bed.programs("1.6"), made.node, patterns=(), prefix=made.place.prefix
         )
@@ -122,6 +127,12 @@ class Page:
         assert done.returncode == 0, done.stdout + done.stderr + told(self.site)
         self.printed += done.stdout
 
+    def test_node(self) -> None:
+        """The self-test's Job, as its page has it."""
+        for block in docs_commands.blocks("docs/selftest.md"):
+            if block.text.startswith("kubectl"):
+                self.type(block.text.replace("NODE", NODE))
+
     def pod(self) -> str:
         """The uid of the DaemonSet's pod that is ready, or ""."""
         listed = self.site.cluster.kubectl("get", "pods", "-n", NAMESPACE, "-o", "json")
@@ -172,6 +183,7 @@ def page(site: cluster_site.Site, tmp_path_factory: pytest.TempPathFactory) -> P
     made = Page(site, tmp_path_factory.mktemp("bin"))
     for block in docs_commands.blocks("docs/start-kubernetes.md"):
         if "remove=true" in block.text:
+            made.test_node()
             made.gaps = [made.upgrade(version) for version in ("0.1.1", "0.1.0")]
             made.place()
             made.events = made.without_cdi()
@@ -188,6 +200,10 @@ def test_the_page_shows_a_share_and_leaves_nothing(site: cluster_site.Site, page
     assert not (site.place.lib / "vgpu-releases").exists()
     node = site.cluster.find("node", NODE)["metadata"]
     assert not [name for kind in ("labels", "annotations") for name in node[kind] if name.startswith("vgpu.io/")]
+
+
+def test_the_job_of_the_self_test_passes(page: Page) -> None:
+    assert "\nvgpu self-test: pass\n" in page.printed, page.printed
 
 
 def test_an_upgrade_and_the_way_back_have_an_end(page: Page) -> None:

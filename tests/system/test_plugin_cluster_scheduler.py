@@ -328,7 +328,7 @@ class PodEvents:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.thread.join()
-        self.process.wait()
+        self.process.communicate()  # closes the pipe
 
     def _read(self) -> None:
         assert self.process.stdout

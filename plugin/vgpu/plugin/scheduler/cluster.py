@@ -6,7 +6,7 @@ Belongs here: nodes, pods and assumed decisions, and from them what each card ow
 On a node, in this order: what the node says that containers without a pod, or of pods that nobody else knows, hold;
 assumed decisions; pods with a placement in their annotations, as far as the cards have the room; the other pods, by
 what the node says, else by placing their specs one after the other. A pod that is bound to no node takes nothing,
-whatever its annotations say.
+whatever its annotations say, nor does one that is being deleted and whose end the node has confirmed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Assumed:
 
 
 class _Node:
-    __slots__ = ("annotation", "cards", "holdings", "labels", "said", "since")
+    __slots__ = ("annotation", "cards", "holdings", "labels", "left", "said", "since")
 
     def __init__(self, cards: NodeCards, labels: dict[str, str], annotation: str) -> None:
         self.cards = cards
@@ -51,6 +51,7 @@ class _Node:
         self.holdings: Holdings | None = None
         self.said = ""  #: the annotation of the holdings, whose time changes every minute
         self.since = 0.0  #: when it changed
+        self.left: frozenset[str] = frozenset()  #: uids of pods that it named before, and names no longer
 
 
 class Cluster:
@@ -90,9 +91,12 @@ class Cluster:
         before = old.holdings if old is not None else None
         said = annotations.get(registration.HOLDINGS, "")
         if old is None or said != old.said:
+            left = (old.left | before.pods.keys()) & self._on.get(name, set()) if old and before else frozenset()
             node.holdings, node.said, node.since = node_cards.read_holdings(annotations, node.cards), said, now
+            says = node.holdings
+            node.left = frozenset(left - says.pods.keys()) if says is not None and not says.sums else frozenset()
         elif node is not old:
-            node.holdings, node.said, node.since = old.holdings, said, old.since
+            node.holdings, node.said, node.since, node.left = old.holdings, said, old.since, old.left
         self._nodes[name] = node
         if node is not old or node.holdings != before:
             self._touch(name)
@@ -114,7 +118,8 @@ class Cluster:
             self.forget(pod.uid)
             self._on.setdefault(pod.node, set()).add(pod.uid)
             self._of.setdefault(pod.namespace, set()).add(pod.uid)
-            if before is None or before.node != pod.node or before.pod.annotations != pod.pod.annotations:
+            same = before is not None and (before.node, before.deleted) == (pod.node, pod.deleted)
+            if before is None or not same or before.pod.annotations != pod.pod.annotations:
                 self._touch(pod.node)
         self.arrived.notify_all()
 
@@ -180,7 +185,7 @@ class Cluster:
             self.forget(uid)
         for name, node in self._nodes.items():
             if node.holdings is not None and node.holdings.pods and now - node.since > SAYS_NOTHING:
-                node.holdings = Holdings({}, node.holdings.other, {})
+                node.holdings, node.left = Holdings({}, node.holdings.other, {}), frozenset()
                 self._touch(name)
         return late
 
@@ -263,7 +268,8 @@ class Cluster:
         if node is None:
             return (), {}
         count = _Count(node.cards)
-        bound = [pod for pod in self.pods_on(name) if pod.uid not in without]
+        over = {pod.uid for pod in self.pods_on(name) if pod.deleted and pod.uid in node.left}
+        bound = [pod for pod in self.pods_on(name) if pod.uid not in without | over]
         holdings = node.holdings or Holdings({}, {}, {})
         present = {pod.uid for pod in bound} | without
         count.add("", holdings.other)

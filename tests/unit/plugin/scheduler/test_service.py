@@ -425,6 +425,23 @@ def test_filter_waits_for_the_nodes_word_on_a_pod_that_has_just_ended(monkeypatc
     assert len(waits) == 1
 
 
+@pytest.mark.parametrize(("deleted", "named", "fits"), [(True, True, True), (False, True, False), (True, False, False)])
+def test_a_pod_that_is_being_deleted_takes_nothing_once_the_node_names_it_no_longer(
+    deleted: bool, named: bool, fits: bool
+) -> None:
+    """kube-scheduler may see the end of its object before the extender. A pod that was never named may yet start."""
+    site = Site(holds("old") if named else holds(), bind=True)
+    old = pod_object("old", share(60, GIB), node="a", annotations={OWN: "c0=GPU-a-0:60:1024", OWN_NODE: "a"})
+    site.add(old)
+    pod = site.add(pod_object("p", share(60, GIB)))
+    site.cluster.put_node(holds("other"), site.clock())
+    site.cluster.put_node(holds(), site.clock())
+    assert site.filter(pod).NodeNames == []
+    if deleted:
+        site.show({**old, "metadata": {**old["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    assert site.filter(pod).NodeNames == (["a"] if fits else [])
+
+
 # Interleavings
 
 NODES = ("a", "b")
