@@ -131,7 +131,7 @@ def read(state_dir: str, uid: str) -> PreparedClaim:
 def read_all(state_dir: str) -> tuple[list[PreparedClaim], dict[str, VgpuError]]:
     """(claims, claim uid -> what is wrong with a record). Such a record never hides the others.
 
-    NotKnown: the record could not be read this time, and may be sound.
+    Where OSError is the cause, the record could not be read this time, and may be sound.
     """
     found: list[PreparedClaim] = []
     damaged: dict[str, VgpuError] = {}

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 
 from vgpu.config import paths, prepared, records
-from vgpu.config.errors import NotKnown, VgpuError
+from vgpu.config.errors import VgpuError
 from vgpu.config.prepared import DAMAGED, KIND, PreparedClaim
 from vgpu.config.settings import Settings
 from vgpu.node.service.file_signature import Signature, signature
@@ -73,7 +73,7 @@ class PreparedClaims:
         with self._locked():
             listed = self._records()
             claims, damaged = self.all()
-            unread = {uid for uid, error in damaged.items() if isinstance(error, NotKnown)}
+            unread = {uid for uid, error in damaged.items() if isinstance(error.__cause__, OSError)}
             notes += [str(damaged.pop(uid)) for uid in unread]
             for uid, error in damaged.items():
                 path = paths.prepared_claim(self.settings.state_dir, uid)
