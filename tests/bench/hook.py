@@ -40,6 +40,8 @@ import trees
 from checkout import BUILD, CHECKOUT
 from results import BenchError, Result
 
+from vgpu.config import records
+from vgpu.config.fields import Fields
 from vgpu.hook.formats import ldcache
 from vgpu.hook.inject import plan
 from vgpu.hook.linux import procfs
@@ -201,6 +203,19 @@ class Stage:
         made.hook = build / "bin/vgpu-hook"
         return made
 
+    def with_hook_of(self, node: nodes.SimulatedNode, checkout: Path) -> nodes.SimulatedNode:
+        """`node` with the byte code of another checkout, and of its settings those that this one knows."""
+        made = self.with_byte_code(node, checkout)
+        made.config = self.disk / "config-before.json"
+        names = ["python3", "-c", "from vgpu.config.settings import DEFAULTS; print(*DEFAULTS)"]
+        known = subprocess.check_output(
+            names, env={"PATH": os.defpath, "PYTHONPATH": str(checkout / "config")}, text=True
+        )
+        values = Fields(node.settings.record(), "").inner("settings").record
+        values = {name: value for name, value in values.items() if name in known.split()}
+        records.write(str(made.config), {**node.settings.record(), "settings": values}, 0o644)
+        return made
+
     def with_release(self, node: nodes.SimulatedNode) -> nodes.SimulatedNode:
         """`node` with the gate of a release, whose library is compiled as in the image vgpu-node."""
         release = host_view.release_of_this_machine(self.disk / "release")
@@ -220,7 +235,7 @@ class Stage:
         plain.config["hooks"] = {"prestart": [reference]}
         installed, before = self.with_byte_code(one), os.environ.get("BEFORE")
         older = {
-            "one_card_before": self.bundle("one_card_before", share).hooks(self.with_byte_code(one, Path(before)))
+            "one_card_before": self.bundle("one_card_before", share).hooks(self.with_hook_of(one, Path(before)))
         } if before else {}  # fmt: skip
         return {
             **older,
