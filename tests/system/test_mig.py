@@ -46,7 +46,9 @@ def test_containers_of_instances_have_their_own_and_no_others(site: Site) -> Non
         found = pairs(site.execute(container, *INFO))
         (held,) = site.node.claims()[container]["cards"]
         assert found["cards"] == "1"
-        assert int(found["card0.total"]) == held["memory"] == int(share["memory"][0]) * GIB
+        assert held["memory"] == int(share["memory"][0]) * GIB
+        assert {found["card0.total"], found["card0.nvml_total"]} == {str(held["memory"])}
+        assert f"{held['memory'] // MIB}MiB" in site.execute(container, "/usr/local/nvidia/bin/nvidia-smi")
         own = [card for card in cards.values() if card.uuid == held["uuid"]]
         assert [card.profile for card in own] == ([share["profile"]] if "profile" in share else [])
         listed = site.execute(container, "sh", "-c", "ls /dev/nvidia-caps || true").split()
