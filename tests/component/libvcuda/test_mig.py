@@ -100,7 +100,7 @@ def test_a_card_that_the_limits_file_does_not_list(
     box.path.joinpath("limits").write_bytes(limits.encode("box", [limits.CardLimit(limits.uuid_text(bytes(16)), GIB)]))
     client = box.uninitialized("warning")
     assert client.numbers("cuInit 0") == (0,)
-    ways = ["cuCtxCreate_v2 & 0 0", "cuCtxCreate_v3 & 0 0 0 0", "cuCtxCreate_v4 & 0 0 0", "cuDevicePrimaryCtxRetain & 0"]
+    ways = ["cuCtxCreate_v2 & 0 0", "cuCtxCreate_v4 & 0 0 0", "cuDevicePrimaryCtxRetain & 0"]
     assert [client.numbers(way)[0] for way in ways] == [expected] * len(ways)
     assert box.log.count("so no context is made on it") == (expected != 0)
     if not expected:
