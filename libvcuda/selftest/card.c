@@ -27,10 +27,12 @@ static bool has_nvml, asked_for_nvml;
 
 static void uuid_text(CUdevice device, char text[48])
 {
-	CUuuid uuid = {0};
-	int at = snprintf(text, 48, "GPU-");
+	CUuuid uuid = {0}, card = {0};
 
-	cu.cuDeviceGetUuid(&uuid, device);
+	cu.cuDeviceGetUuid(&card, device);
+	if (cu.cuDeviceGetUuid_v2(&uuid, device))
+		uuid = card;
+	int at = snprintf(text, 48, memcmp(&uuid, &card, sizeof card) ? "MIG-" : "GPU-");
 	for (int i = 0; i < 16; i++)
 		at += snprintf(text + at, 48 - (size_t)at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
 			       (unsigned char)uuid.bytes[i]);

@@ -169,8 +169,8 @@ class PodSite:
         """The card of a container with a share."""
         return self.checked(pod, container, [(units * UNIT // MIB, cores, cores)]).cards[0].uuid
 
-    def check_example(self, name: str, check: Callable[[Claim], object] = bool) -> None:
-        """Its containers have what SHIPPED says. Its images are the bed's, and its commands print what they see."""
+    def run_example(self, name: str) -> Pod:
+        """Its images are the bed's, and its commands print what they see."""
         (document,) = yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text())
         wanted = [
             Container(one["name"], {key: int(value) for key, value in one["resources"]["limits"].items() if "/" in key},
@@ -178,7 +178,11 @@ class PodSite:
             for one in document["spec"]["containers"]
         ]  # fmt: skip
         metadata = document["metadata"]
-        pod = self.runs(*wanted, annotations=metadata.get("annotations", {}), name=metadata["name"])
+        return self.run(*wanted, annotations=metadata.get("annotations", {}), name=metadata["name"])
+
+    def check_example(self, name: str, check: Callable[[Claim], object] = bool) -> None:
+        """Its containers have what SHIPPED says."""
+        pod = runs(self.run_example(name))
         for container, cards in SHIPPED[name][1].items():
             check(self.checked(pod, container, cards))
         self.kubelet.delete(pod)

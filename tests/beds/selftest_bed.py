@@ -93,7 +93,7 @@ class Node(nodes.SimulatedNode):
         for model in made["models"].values():
             model.update(changes.pop("model", {}))
         made = {**made, **{name: {**made.get(name, {}), **values} for name, values in changes.items()}}
-        simctl.make_state(str(self.sim), made, False, "virtual", 1)
+        simctl.make_state(str(self.sim), made, True, "virtual", 1)
 
     def add_client(self, name: str, command: list[str], *options: str) -> None:
         """A runtime's client for the node's PATH: `command`, and `options` of its containers."""

@@ -239,6 +239,23 @@ def test_which_devices_open_and_stay_open(place: Place, share: bundles.Bundle) -
         assert place.bed.call("ls", "/sys/fs/bpf/crun") == ""
 
 
+@pytest.mark.parametrize("place", ["runc1.1-v2-systemd", "runc1.0rc93-v1-systemd"], indirect=True)
+def test_an_instances_nodes_open_and_stay_open(place: Place) -> None:
+    """Its own two of /dev/nvidia-caps, in systemd's list too, and not its sibling's."""
+    node = place.node
+    node.divide(1, "3g.20gb", "1g.5gb")
+    node.take_inventory()
+    own, sibling = ({f"/tmp/{each.minor}": (each.major, each.minor) for each in node.instances()[profile].nodes[1:]}
+                    for profile in ("3g.20gb", "1g.5gb"))  # fmt: skip
+    bundle = place.share(profile="3g.20gb")
+    make_nodes(bundle.rootfs, {**own, **sibling})
+    container = place.begin(bundle)
+    for _ in range(2):
+        answers = place.opens(container, *own, *sibling)
+        assert [path for path in answers if answers[path] != REFUSED] == list(own)
+        place.reload()
+
+
 @pytest.mark.parametrize("place", ["runc1.0rc93-v1-systemd"], indirect=True)
 def test_the_commands_of_the_document(place: Place, share: bundles.Bundle) -> None:
     """They show the devices of a container, in systemd's list and in the kernel's."""

@@ -9,6 +9,7 @@ import random
 from typing import Any
 
 import pytest
+from attack_records import Attack, attack
 from container_site import BOTH, GIB, INFO, MIB, Site, pairs
 from daemons import wait_for
 
@@ -46,7 +47,9 @@ def test_containers_of_instances_have_their_own_and_no_others(site: Site) -> Non
         found = pairs(site.execute(container, *INFO))
         (held,) = site.node.claims()[container]["cards"]
         assert found["cards"] == "1"
-        assert int(found["card0.total"]) == held["memory"] == int(share["memory"][0]) * GIB
+        assert held["memory"] == int(share["memory"][0]) * GIB
+        assert {found["card0.total"], found["card0.nvml_total"]} == {str(held["memory"])}
+        assert f"{held['memory'] // MIB}MiB" in site.execute(container, "/usr/local/nvidia/bin/nvidia-smi")
         own = [card for card in cards.values() if card.uuid == held["uuid"]]
         assert [card.profile for card in own] == ([share["profile"]] if "profile" in share else [])
         listed = site.execute(container, "sh", "-c", "ls /dev/nvidia-caps || true").split()
@@ -65,7 +68,8 @@ def test_containers_of_instances_have_their_own_and_no_others(site: Site) -> Non
 
 
 @BOTH
-def test_no_number_of_a_siblings_node_opens(site: Site) -> None:
+@attack("nodes of a sibling instance's numbers, and of others, made and opened", "tenant, uid 0")
+def test_no_number_of_a_siblings_node_opens(site: Site, attack: Attack) -> None:
     """The container's root makes nodes of the siblings' numbers and of others, by a seed that is given at the run."""
     cards = divided(site, "3g.20gb", "2g.10gb", "1g.5gb")
     seed = random.randrange(1 << 30)
@@ -81,6 +85,7 @@ def test_no_number_of_a_siblings_node_opens(site: Site) -> None:
     assert [found[f"/tmp/n{at}"] for at in range(len(own))] != [REFUSED] * len(own), "its own are permitted"
     opened = [tried[at] for at in range(TRIES) if found[f"/tmp/n{len(own) + at}"] != REFUSED]
     assert opened == [], f"seed {seed}"
+    attack.held(TRIES, "the kernel refuses each")
 
 
 def test_instances_that_change(site: Site, cgroup: str) -> None:

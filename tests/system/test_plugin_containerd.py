@@ -114,6 +114,28 @@ def test_the_shipped_pods(make_site: MakeSite, name: str) -> None:
     make_site(**SHIPPED[name][0]).start().check_example(name)
 
 
+@pytest.fixture
+def divided(bed: containerd_bed.Containerd) -> Iterator[None]:
+    """The node's second card in MIG mode."""
+    bed.node.divide(1, "3g.20gb", "1g.5gb")
+    bed.node.take_inventory()
+    yield
+    nodes.simctl().set_mig(str(bed.node.sim), 1, False)
+    bed.node.show_layout()
+    bed.node.take_inventory()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_pods_beside_instances(make_site: MakeSite, divided: None, name: str) -> None:
+    """Those that need two cards are refused: there is one whole card."""
+    settings, containers = SHIPPED[name]
+    site = make_site(**settings).start()
+    if max(map(len, containers.values())) == 1:
+        site.check_example(name)
+    else:
+        assert "only 1 of 3 cards fits 2 cards" in event(site.run_example(name), "UnexpectedAdmissionError")
+
+
 def test_nvidia_smi_as_the_command(site: PodSite) -> None:
     """0.3 card and 20 x 256 MiB."""
     pod = site.run(share(30, 20, command=["/usr/local/nvidia/bin/nvidia-smi"]), restart="Never")

@@ -216,6 +216,17 @@ def test_a_healthy_node_never_fails_beside_busy_processors(tmp_path: Path) -> No
             process.wait()
 
 
+def test_a_whole_card_or_the_instance_that_is_named(tmp_path: Path) -> None:
+    node = Node(tmp_path / "node", "a100x2")
+    _, (_, _, instance) = node.divide(1, "1g.5gb", "3g.20gb")
+    node.take_inventory()
+    whole = str(node.read_cards()[0]["uuid"])
+    rows = ("--row", "totals", "--row", "device", "--row", "share.30")
+    for words, uuid in ((), whole), (("--card", instance), instance), (("--bare", "--card", instance), instance):
+        report = node.report(*words, *rows)
+        assert (report["card"]["uuid"], report["result"], failed(report)) == (uuid[:12], "pass", [])
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_no_container_and_no_claim(node: Node, number: int) -> None:
     process = node.start()

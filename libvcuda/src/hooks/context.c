@@ -21,15 +21,22 @@
 
 /* ---- creating contexts ---- */
 
-/* False: the container has no room for the context, and the wrapper must not call the driver. */
-static bool before_create(CUdevice device, struct context_booking *booking)
+/* An error: the container has no room for the context, or no right to the device. The driver must not be called. */
+static CUresult begin_context(CUdevice device, struct context_booking *booking)
+{
+	if (device_limits_is_foreign(device))
+		return CUDA_ERROR_NOT_PERMITTED;
+	return context_overhead_begin(device, booking) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult before_create(CUdevice device, struct context_booking *booking)
 {
 	booking->card = USAGE_NO_CARD;
 	if (!guard_enter())
-		return true;
-	bool fits = context_overhead_begin(device, booking);
+		return CUDA_SUCCESS;
+	CUresult result = begin_context(device, booking);
 	guard_leave();
-	return fits;
+	return result;
 }
 
 static void destroy_context(void *context)
@@ -62,8 +69,8 @@ static CUresult after_create(CUresult result, CUdevice device, const struct cont
 #define CREATE(destroy, function, context, ...) \
 	struct context_booking booking; \
 	bool is_locked = context_lock_take(device); \
-	CUresult result = CUDA_ERROR_OUT_OF_MEMORY; \
-	if (before_create(device, &booking)) \
+	CUresult result = before_create(device, &booking); \
+	if (result == CUDA_SUCCESS) \
 		result = after_create(GUARDED(REAL(function, context, __VA_ARGS__)), device, &booking, destroy, \
 				      context); \
 	context_lock_drop(is_locked); \
@@ -131,10 +138,10 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 	struct context_booking booking = {.card = USAGE_NO_CARD};
 	bool is_locked = context_lock_take(device), entered = guard_enter();
 	bool existed = !entered || (limits_state() == LIMITS_PRESENT && primary_active(device));
-	bool fits = existed || context_overhead_begin(device, &booking);
-	CUresult result = fits ? REAL(cuDevicePrimaryCtxRetain, context, device) : CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult begun = existed ? CUDA_SUCCESS : begin_context(device, &booking);
+	CUresult result = begun == CUDA_SUCCESS ? REAL(cuDevicePrimaryCtxRetain, context, device) : begun;
 
-	if (fits && !existed && !context_overhead_end(device, &booking, result == CUDA_SUCCESS)) {
+	if (begun == CUDA_SUCCESS && !existed && !context_overhead_end(device, &booking, result == CUDA_SUCCESS)) {
 		(void)release_primary(device);
 		context_overhead_shrank(device);
 		result = CUDA_ERROR_OUT_OF_MEMORY;

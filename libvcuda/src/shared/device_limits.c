@@ -89,6 +89,24 @@ bool device_limits_of(CUdevice device, struct device_limits *card)
 	return false;
 }
 
+bool device_limits_is_foreign(CUdevice device)
+{
+	struct card_limits listed;
+	CUuuid card;
+
+	if (limits_state() != LIMITS_PRESENT || device < 0 || device >= DEVICES)
+		return false;
+	const CUuuid *uuid = uuid_of(device);
+	if (!uuid || limits_of((const uint8_t *)uuid->bytes, &listed) ||
+	    REAL(cuDeviceGetUuid, &card, device) != CUDA_SUCCESS || !memcmp(uuid, &card, sizeof(card)))
+		return false;
+	log_once(LOG_ERROR,
+		 "device %d is a MIG instance that is not in the limits file: the container's own was destroyed, and "
+		 "this one has its numbers, so no context is made on it",
+		 device);
+	return true;
+}
+
 bool device_limits_current_device(CUdevice *device)
 {
 	return REAL(cuCtxGetDevice, device) == CUDA_SUCCESS;

@@ -31,6 +31,12 @@ static inline struct usage_limit device_limits_memory(const struct device_limits
 /* False: the device has no entry in the limits file, or the driver returns no UUID for it. */
 bool device_limits_of(CUdevice device, struct device_limits *card);
 
+/*
+ * Whether the device is a MIG instance that the limits file does not list: it has the numbers of one that was this
+ * container's and was destroyed (docs/mig.md). A whole card that is not listed has no limit.
+ */
+bool device_limits_is_foreign(CUdevice device);
+
 /* The device of the calling thread's current context. False: it has none. */
 bool device_limits_current_device(CUdevice *device);
 

@@ -121,13 +121,6 @@ def test_what_was_not_charged_is_freed_untouched(awkward: Box) -> None:
     assert awkward.ledger()[0] == MIB
 
 
-def test_another_cards_limit_does_not_count(awkward: Box) -> None:
-    awkward.limit(MIB, uuid="GPU-00000000-0000-0000-0000-000000000001")
-    client = awkward.opened(level="warning")
-    assert client.alloc(64 * MIB)[0] == 0
-    assert "not in the limits file" in awkward.log
-
-
 def test_a_live_change_counts_at_once(awkward: Box) -> None:
     awkward.limit(LIMIT)
     client = awkward.opened()

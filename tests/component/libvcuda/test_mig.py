@@ -89,3 +89,20 @@ def test_a_share_of_an_instance_in_memory(sim_box: Callable[..., SimBox]) -> Non
         command = box.command(sys.executable, "-c", SEEN)
         done = subprocess.run(command, env=box.environment, check=True, stdout=-1)
         assert json.loads(done.stdout) == [card["uuid"], 4 * GIB, sum(used for used, *_ in own), own, 3, 3]
+
+
+@pytest.mark.parametrize(("node", "expected"), [(PROFILE, 0), (NODE, 800)], ids=["whole", "instance"])
+def test_a_card_that_the_limits_file_does_not_list(
+    sim_box: Callable[..., SimBox], node: dict[str, object], expected: int
+) -> None:
+    """A whole card has no limit. An instance has the numbers of one that was destroyed: no context is made on it."""
+    box = sim_box(node)
+    box.path.joinpath("limits").write_bytes(limits.encode("box", [limits.CardLimit(limits.uuid_text(bytes(16)), GIB)]))
+    client = box.uninitialized("warning")
+    assert client.numbers("cuInit 0") == (0,)
+    ways = ["cuCtxCreate_v2 & 0 0", "cuCtxCreate_v4 & 0 0 0", "cuDevicePrimaryCtxRetain & 0"]
+    assert [client.numbers(way)[0] for way in ways] == [expected] * len(ways)
+    assert box.log.count("so no context is made on it") == (expected != 0)
+    if not expected:
+        client.made(f"cuMemAlloc_v2 & {2 * GIB}")
+        assert "not in the limits file, so it has no limit" in box.log

@@ -87,7 +87,7 @@ class BareBox(Box):
     def environment(self) -> dict[str, str]:
         found = os.environ.get("LD_LIBRARY_PATH", "")
         paths = [f"{self.path}/libraries", *filter(None, [found])]
-        return {**os.environ, "LD_LIBRARY_PATH": ":".join(paths)}
+        return {**self.way.environment(), "LD_LIBRARY_PATH": ":".join(paths)}
 
     def start(self) -> Program:
         self.programs.append(Program([self.way.program], self.way.log(), self.environment))

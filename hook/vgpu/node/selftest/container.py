@@ -141,7 +141,8 @@ class Containers(Way):
         return made
 
     def other_nodes(self, uuid: str) -> list[tuple[int, int]]:
-        return [(card.device.major, card.device.minor) for card in self.known.cards if card.uuid != uuid]
+        nodes = {card.uuid: {(node.major, node.minor) for node in card.nodes} for card in self.known.cards}
+        return sorted(set().union(*nodes.values()) - nodes[uuid])
 
     def disturbed(self, uuid: str) -> list[str]:
         ledger = Ledger(self.node, self.known.cards)

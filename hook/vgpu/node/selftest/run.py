@@ -36,6 +36,7 @@ Say = Callable[[str], None]
 def run(way: Way, card: str, depth: str, only: Sequence[str], say: Say) -> dict[str, Any]:
     """The report of a run. NotJudged if no card may be tested, and why; `say` prints a line of progress."""
     today = datetime.date.today().isoformat()
+    way.visible = visible(list(nvml.conditions(way.nvml, lambda _line: None)), card)
     clock = way.plain()
     try:
         hello, chosen, notes = choose(way, clock, card)
@@ -71,6 +72,15 @@ def wanted(part: rows.Part, depth: str, only: Sequence[str]) -> bool:
 # Before
 
 
+def visible(known: list[str], wish: str) -> str:
+    """What CUDA has to be asked for among these cards: it shows one MIG instance, and no whole card beside it."""
+    names = [uuid for uuid in known if uuid.startswith(wish)]
+    whole = [uuid for uuid in names if not uuid.startswith("MIG-")]
+    if len(whole) == len(known):
+        return ""
+    return ",".join(whole or names[:1])
+
+
 def choose(way: Way, clock: Program, wish: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """(the program's greeting, a card on which a test disturbs nobody, notes); NotJudged if there is none."""
     hello = clock.ask("hello")
@@ -80,7 +90,7 @@ def choose(way: Way, clock: Program, wish: str) -> tuple[dict[str, Any], dict[st
         raise NotJudged("a card", expected="one", found=f"CUDA error {hello.get('code', NO_DEVICE)}", do="nvidia-smi")
     cards = [card for card in hello["cards"] if card["uuid"].startswith(wish)]
     if not cards:
-        raise NotJudged("--card", expected="the beginning of a UUID of this node", found=wish)
+        raise NotJudged("--card", expected="the beginning of a UUID of this node's cards or MIG instances", found=wish)
     reasons: list[str] = []
     good, there = [], nvml.conditions(way.nvml, reasons.append)
     users = nvml.users(way.nvml, reasons.append)

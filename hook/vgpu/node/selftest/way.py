@@ -78,14 +78,19 @@ class Way(abc.ABC):
         self.driver_directory = driver_directory  #: of the driver's own libraries; "": the loader finds them
         self.logs = itertools.count()
         self.cards: list[str] = []  #: of the boxes that are made from now on
+        self.visible = ""  #: for CUDA_VISIBLE_DEVICES of programs outside containers, on a node with MIG instances
         self.free_cards: list[str] = []  #: those on which a test would disturb nobody
 
     def log(self) -> str:
         return f"{self.directory}/log{next(self.logs)}"
 
+    def environment(self) -> dict[str, str]:
+        """Of the programs outside containers."""
+        return {**os.environ, **({"CUDA_VISIBLE_DEVICES": self.visible} if self.visible else {})}
+
     def plain(self) -> Program:
         """A program without limits."""
-        environment = dict(os.environ)
+        environment = self.environment()
         if self.driver_directory:
             environment["LD_LIBRARY_PATH"] = self.driver_directory
         return Program([self.program], self.log(), environment)
