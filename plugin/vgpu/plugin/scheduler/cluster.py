@@ -109,6 +109,7 @@ class Cluster:
         """A pod as the watch shows it. A pod that is bound confirms the assumption, or belies it."""
         if pod.ended:
             self.remove_pod(pod.uid)
+            self.arrived.notify_all()
             return
         before = self.pods.get(pod.uid)
         self.pods[pod.uid] = pod

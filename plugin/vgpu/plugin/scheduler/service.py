@@ -29,6 +29,7 @@ from vgpu.plugin.scheduler.wire import FilterResult, HostPriority
 from vgpu.plugin.scheduler.write_decision import Server
 
 DOUBTFUL = ("unreachable", "failing", "garbage")  #: kinds of ApiError after which a write may have been done
+NEWS, NEWS_EACH = 0.3, 0.6  #: seconds to wait for news of an end, and from one such wait to the next
 MAX_REFUSALS = 8  #: different refusals in one answer: kube-scheduler writes all of them on the pod
 
 
@@ -47,6 +48,8 @@ class Service:
         self.answers = Answers(cluster, options.policy)
         self.quotas = Quotas()
         self._writing: set[str] = set()  # pods whose decision is being written
+        self._refused: set[str] = set()  # pods that filter has refused
+        self._waited = -NEWS_EACH  # when filter has last waited
 
     # The verbs
 
@@ -64,6 +67,7 @@ class Service:
                     pod = self._afresh(pod.uid) or pod
                     fitting, refused = self._sorted_out(pod, nodes.names)
                 failed = _told(refused)
+                self._note_refusal(pod, not fitting)
                 if self.options.bind or not fitting:
                     return nodes.result(list(fitting), failed)
                 name = min(fitting, key=lambda one: (fitting[one].rank, one))
@@ -203,16 +207,26 @@ class Service:
     def _waits_for_room(self, pod: PodSpec, names: list[str]) -> bool:
         """Wait for a change, if the pod fits once a node has said of pods that have just ended that they hold nothing.
 
-        kube-scheduler asks when it sees such an end. Were it refused then, the pod would not be looked at again for up
-        to 10 s, or until some other pod ends.
+        kube-scheduler asks again when it sees such an end, which may be before this program does. Were it refused then,
+        the pod would not be looked at again for a minute, or until some other pod ends.
         """
         ended, left = self.cluster.unconfirmed(names)
+        if not ended and pod.uid in self._refused and self.options.clock() - self._waited >= NEWS_EACH:
+            self.cluster.arrived.wait_for(lambda: self.cluster.unconfirmed(names)[0], NEWS)
+            self._waited = self.options.clock()
+            return True
         for name, uids in ended.items():
             node = self.cluster.cards(name)
             if node is not None and self._has_room(pod, node, self.cluster.held_without(name, uids), uids):
                 self.cluster.arrived.wait(left)
+                self._waited = self.options.clock()
                 return True
         return False
+
+    def _note_refusal(self, pod: PodSpec, refused: bool) -> None:
+        self._refused = {uid for uid in self._refused if uid in self.cluster.pods and uid != pod.uid}
+        if refused:
+            self._refused.add(pod.uid)
 
     def _victims(self, pod: PodSpec, name: str, given: list[str]) -> list[str] | None:
         lower = [one for one in self.cluster.pods_on(name) if one.priority < pod.priority]

@@ -142,6 +142,7 @@ def pods(cluster: Cluster, conditions: Conditions, options: Options) -> Watch:
                 return
             if kind == "DELETED":
                 cluster.remove_pod(one.uid if isinstance(one, PodSpec) else one[0])
+                cluster.arrived.notify_all()
             elif isinstance(one, PodSpec):
                 cluster.put_pod(one)
             else:

@@ -425,6 +425,23 @@ def test_filter_waits_for_the_nodes_word_on_a_pod_that_has_just_ended(monkeypatc
     assert len(waits) == 1
 
 
+def test_filter_waits_for_an_end_that_kube_scheduler_has_seen_before(monkeypatch) -> None:
+    site = Site(holds("old"), bind=True)
+    old = site.add(pod_object("old", share(60, GIB), node="a", annotations={OWN: "c0=GPU-a-0:60:1024", OWN_NODE: "a"}))
+    pod = site.add(pod_object("p", share(60, GIB)))
+    waits: list[float] = []
+
+    def arrives(seconds: float) -> None:
+        waits.append(seconds)
+        site.show({**old, "status": {"phase": "Succeeded"}}) if len(waits) == 1 else site.cluster.put_node(holds(), 0)
+
+    monkeypatch.setattr(site.cluster.arrived, "wait", arrives)
+    assert site.filter(pod).NodeNames == []
+    assert waits == [], "nothing has made kube-scheduler ask again"
+    assert site.filter(pod).NodeNames == ["a"]
+    assert len(waits) == 2
+
+
 @pytest.mark.parametrize(("deleted", "named", "fits"), [(True, True, True), (False, True, False), (True, False, False)])
 def test_a_pod_that_is_being_deleted_takes_nothing_once_the_node_names_it_no_longer(
     deleted: bool, named: bool, fits: bool
