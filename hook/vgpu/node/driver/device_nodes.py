@@ -180,7 +180,8 @@ def _make(device: Device, wanted: Parameters) -> None:
         raise VgpuError(device.path, expected=f"character device {number}", found=found, do=do)
     temporary = operator_files.temporary(device.path)
     try:  # under another name first: who is killed meanwhile leaves no node without its mode and owner
-        os.makedirs(os.path.dirname(device.path), exist_ok=True)
+        if os.path.basename(directory := os.path.dirname(device.path)) == _CAPS:
+            os.makedirs(directory, exist_ok=True)
         operator_files.remove_leftovers(device.path)
         os.mknod(temporary, stat.S_IFCHR | wanted.mode, os.makedev(device.major, device.minor))
         os.chmod(temporary, wanted.mode)  # the umask reduces mknod's mode
