@@ -69,12 +69,16 @@ static void look_at_batch(struct compute_context *context, struct batch *batch, 
 		*blocked |= bit;
 }
 
-/* Adds up the idle gaps within the interval. One kernel alone has none. */
+/*
+ * Adds up the idle gaps within the interval. One kernel alone has none. Behind the last launch the stream had work: a gap
+ * there only says that its kernels took longer than expected.
+ */
 static void note_gaps_within(const struct compute_context *context, struct batch *batch, uint64_t from, uint64_t to)
 {
 	for (uint64_t i = context->gap_count; i && context->gap_count - i < GAPS && batch->launches > 1; i--) {
 		const struct gap *gap = &context->gaps[(i - 1) % GAPS];
-		uint64_t begin = gap->from > from ? gap->from : from, end = gap->to < to ? gap->to : to;
+		uint64_t until = gap->is_seen ? to : bounds_min(to, batch->joined_at);
+		uint64_t begin = bounds_max(gap->from, from), end = bounds_min(gap->to, until);
 		if (gap->to <= from)
 			break;
 		if (begin > end)

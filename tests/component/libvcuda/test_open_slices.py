@@ -40,7 +40,7 @@ def test_a_recorded_program_alone(bench: Any, name: str, least: float) -> None:
     load = {"replay": str(DATA / f"recorded/training-{name}.csv.gz")}
     free = shares(bench, (100, load), limiter="none")[0]
     assert shares(bench, (100, load), limiter="ideal")[0] == pytest.approx(free, rel=0.01)
-    assert shares(bench, (30, load))[0] == pytest.approx(30, abs=1.5)
+    assert shares(bench, (30, load), end=5)[0] == pytest.approx(30, abs=1.5)  # may save up 0.1 s of its share
     assert shares(bench, (99, load))[0] >= least * free
 
 
