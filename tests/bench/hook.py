@@ -41,7 +41,7 @@ from checkout import BUILD, CHECKOUT
 from results import BenchError, Result
 
 from vgpu.config import records
-from vgpu.config.fields import Fields
+from vgpu.config.settings import DEFAULTS
 from vgpu.hook.formats import ldcache
 from vgpu.hook.inject import plan
 from vgpu.hook.linux import procfs
@@ -211,8 +211,7 @@ class Stage:
         known = subprocess.check_output(
             names, env={"PATH": os.defpath, "PYTHONPATH": str(checkout / "config")}, text=True
         )
-        values = Fields(node.settings.record(), "").inner("settings").record
-        values = {name: value for name, value in values.items() if name in known.split()}
+        values = {name: node.settings[name] for name in DEFAULTS if name in known.split()}
         records.write(str(made.config), {**node.settings.record(), "settings": values}, 0o644)
         return made
 
