@@ -88,11 +88,11 @@ def test_what_two_threads_do_at_once_is_charged(t4: SimBox, start: Program, kind
 
 
 def test_a_call_that_makes_memory_gets_its_turn_among_calls_that_map(t4: SimBox, start: Program) -> None:
-    """The bound is what six threads do while a busy host lets one thread wait. Without turns it was 150,000 and more."""
+    """Of 400 calls without turns 10 to 15 were overtaken, with them 0 or 1: the host took the processor from the thread."""
     t4.limit(LIMIT)
     threads = start(t4, "thread_race", "waits", 400, 4 * MIB)
-    (longest,) = numbers(threads)
-    assert longest < 120_000
+    (overtaken,) = numbers(threads)
+    assert overtaken < 5
     assert threads.close() == 0, t4.log
 
 
