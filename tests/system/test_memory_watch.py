@@ -13,8 +13,6 @@ from vgpu.hook.linux import procfs
 pytestmark = pytest.mark.root
 
 BYPASS = "LD_LIBRARY_PATH=/usr/local/vgpu/driver"
-#: What the hook and vgpud say of that variable and of the process.
-BYPASSED = (incidents.UNCOVERED, incidents.UNLIMITED_PROCESS)
 
 
 class Containers:
@@ -79,8 +77,9 @@ def test_by_policy_its_init_is_killed_and_no_others(containers: Containers, daem
     assert text.index("goes past libvcuda") < text.index("stopping a container that goes past its memory limit")
     daemon.rounds(3)
     listed = incidents.of_record(rounds.read(node.settings.run_dir))
-    found = [(one.kind, one.container) for one in listed if one.kind not in BYPASSED]
-    assert found == [(incidents.STOPPED, liar)]
+    found = [(one.kind, one.container) for one in listed if one.kind != incidents.UNLIMITED_PROCESS]
+    # Where a round comes before the container's end, what the hook said of the variable is listed, too.
+    assert [one for one in found if one != (incidents.UNCOVERED, liar)] == [(incidents.STOPPED, liar)]
     assert [containers.status(one) for one in innocents] == ["running", "running"]
     assert daemon.health()["memory"]["found"] == 1
 

@@ -30,10 +30,7 @@ def test_recorded_programs_leave_no_card_idle(bench: Any, tenants: Any, least: f
     assert all(one < share + 3 for one, (share, _) in zip(got, tenants))  # two quotas may be carried into the window
 
 
-@pytest.mark.parametrize(
-    ("name", "least"),
-    [("two-streams", 0.92), ("recommender-a", 0.97), pytest.param("graphs-polling", 0.85, marks=pytest.mark.long)],
-)
+@pytest.mark.parametrize(("name", "least"), [("two-streams", 0.92), ("recommender-a", 0.97), ("graphs-polling", 0.85)])
 def test_a_recorded_program_alone(bench: Any, name: str, least: float) -> None:
     """It gets its share, and little less than without a limiter where that is all that it asks for: its threads prepare
     the next work meanwhile. Held close to the card they left 0.84, 0.91 and 0.69; 25 of 30 where idle time was charged.
