@@ -88,7 +88,7 @@ def test_what_two_threads_do_at_once_is_charged(t4: SimBox, start: Program, kind
 
 
 def test_a_call_that_makes_memory_gets_its_turn_among_calls_that_map(t4: SimBox, start: Program) -> None:
-    """Without turns 10 to 15 of 400 calls were overtaken; with them 0 or 1 is, where the host stops the thread before it."""
+    """Without turns 10 to 15 of 400 calls were overtaken. With them 0 or 1 is: the host stops its thread before it."""
     t4.limit(LIMIT)
     threads = start(t4, "thread_race", "waits", 400, 4 * MIB)
     (overtaken,) = numbers(threads)
