@@ -10,6 +10,8 @@ import os
 import re
 import subprocess
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import bundles
@@ -155,6 +157,26 @@ class Site:
     def delete(self, *containers: str) -> None:
         for container in containers:
             self.runtime.delete(container)
+
+
+@contextmanager
+def frozen_beside(init: int) -> Iterator[None]:
+    """A frozen process in the pid namespace of a container's init, outside its cgroup. Until the end of the block init
+    cannot end: once killed, it waits for that process.
+    """
+    freezer = Path(f"/sys/fs/cgroup/freezer/vgpu-test-{init}")
+    freezer.mkdir()
+    enter = f"echo $$ > {freezer}/cgroup.procs; exec nsenter -p -t {init} sh -c 'echo; exec sleep 600'"
+    other = subprocess.Popen(["sh", "-c", enter], stdout=subprocess.PIPE)
+    assert other.stdout
+    try:
+        assert other.stdout.read(1)
+        (freezer / "freezer.state").write_text("FROZEN")
+        yield
+    finally:
+        (freezer / "freezer.state").write_text("THAWED")
+        other.communicate()
+        freezer.rmdir()
 
 
 def mounts_with(text: str, pid: int | str = "self") -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +19,11 @@ import containerd_bed
 import docker_bed
 import nodes
 import pytest
-from container_site import CRUN, GIB, INFO, RUNTIMES, SLEEP, Site, kinds_of_host_files, pairs
+from container_site import CRUN, GIB, INFO, RUNTIMES, SLEEP, Site, frozen_beside, kinds_of_host_files, pairs
 from daemons import wait_for
 from runtime_clients import ByContainerd, ByDocker, ByPodman, ByRuntime, allocate
+
+from vgpu.hook.linux import procfs
 
 pytestmark = pytest.mark.root
 
@@ -191,6 +194,18 @@ def test_cruns_state_has_its_own_status_and_root(site: Site, tmp_path: Path) -> 
     before, after = (json.loads((tmp_path / name).read_text()) for name in ("prestart", "poststop"))
     assert (before["status"], before["root"]) == ("created", str(share.rootfs))
     assert (after["status"], after["pid"]) == ("stopped", 0)
+
+
+@CRUN
+def test_crun_ends_a_container_whose_init_is_still_exiting(site: Site) -> None:
+    container = site.start(site.share())
+    with frozen_beside(pid := site.pid(container)):
+        deletion = subprocess.Popen([*site.runtime.command, "delete", "--force", container])
+        wait_for(lambda: procfs.is_exiting(pid))
+        with pytest.raises(subprocess.TimeoutExpired):
+            deletion.wait(1)
+        assert site.node.held() == {container}
+    assert (deletion.wait(), site.node.held()) == (0, set())
 
 
 @CRUN

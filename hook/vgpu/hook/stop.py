@@ -13,6 +13,10 @@ from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.hook.hooklog import Run
 from vgpu.hook.ledger.living_claims import LivingClaims
+from vgpu.hook.linux import procfs
+
+EXIT_WITHIN = 10.0  #: seconds that a killed init has to go; runc waits as long, and crun does not wait at all
+PAUSE = 0.02
 
 
 def stop(run: Run, state: dict[str, object], config_path: str, proc: str = "/proc") -> list[str]:
@@ -25,12 +29,25 @@ def stop(run: Run, state: dict[str, object], config_path: str, proc: str = "/pro
     container = state.get("id")
     if not isinstance(container, str):
         raise VgpuError("state JSON on stdin", expected="an id", found=container)
-    if not claims.release(container):
+    if not claims.release(container) and not (_exits(claims, proc) and claims.release(container)):
         return claims.notes
     if claims.ended is not None:
         run.name = claims.ended.name
         run.held = held(claims.ended, time.clock_gettime(time.CLOCK_BOOTTIME))
     return ["released", *claims.notes]
+
+
+def _exits(claims: LivingClaims, proc: str) -> bool:
+    """Wait for the init that has kept its claim, if it is exiting. False when it lives on."""
+    claim, deadline = claims.living, time.monotonic() + EXIT_WITHIN
+    if claim is None or not procfs.is_exiting(claim.pid, proc):
+        return False
+    while claims.lives(claim) and time.monotonic() < deadline:
+        time.sleep(PAUSE)
+    gone = not claims.lives(claim)
+    if not gone:
+        claims.notes.append(f"its init {claim.pid} has been exiting for {EXIT_WITHIN:.0f} s: its claim stays")
+    return gone
 
 
 def held(claim: Claim, ended: float) -> dict[str, object]:

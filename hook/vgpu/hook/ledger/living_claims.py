@@ -26,10 +26,10 @@ if TYPE_CHECKING:  # not at run time: it costs the hook's process time
 class LivingClaims:
     """The claims of one node. `notes` collects messages about damaged records; `proc` is the root of procfs.
 
-    `ended` is the claim that `release` has removed last.
+    `ended` is the claim that `release` has removed last, `living` the one that it has left to a living init.
     """
 
-    __slots__ = ("boot_id", "ended", "notes", "proc", "run_dir", "state_dir")
+    __slots__ = ("boot_id", "ended", "living", "notes", "proc", "run_dir", "state_dir")
 
     def __init__(self, settings: Settings, proc: str = "/proc") -> None:
         self.run_dir = settings.run_dir
@@ -38,9 +38,10 @@ class LivingClaims:
         self.boot_id = staleness.boot_id(proc)
         self.notes: list[str] = []
         self.ended: Claim | None = None
+        self.living: Claim | None = None
 
     def release(self, container: str) -> bool:
-        """Release a container that has ended. False when it has no claim, or a new life under the same id."""
+        """Release a container that has ended. False when it has no claim, is ending, or lives anew under its id."""
         with Lock(self.run_dir):
             container_directory.clear(self.run_dir, self.state_dir)
             try:
@@ -51,6 +52,7 @@ class LivingClaims:
                 self.notes.append(str(error))
             else:
                 if self.lives(claim):
+                    self.living = claim
                     return False
                 self.ended = claim
             self._end(container)

@@ -11,6 +11,7 @@ DEAD_STATES = (b"Z", b"X", b"x")
 THREADS_FIELD = 20
 START_TIME_FIELD = 22
 FLAGS_FIELD = 9
+PF_EXITING = 0x00000004
 PF_KTHREAD = 0x00200000
 
 
@@ -35,8 +36,17 @@ def parent(pid: int, proc: str = "/proc") -> int:
 
 def is_kernel_thread(pid: int, proc: str = "/proc") -> bool:
     """Whether `pid` has no program. Its mount namespace is the boot's, which is not that of pid 1 on every node."""
+    return _has(PF_KTHREAD, pid, proc)
+
+
+def is_exiting(pid: int, proc: str = "/proc") -> bool:
+    """Whether `pid` is ending. A pid namespace's init has left its cgroup by then, and waits for those in there."""
+    return _has(PF_EXITING, pid, proc)
+
+
+def _has(flag: int, pid: int, proc: str) -> bool:
     fields = _stat(pid, proc)
-    return len(fields) > FLAGS_FIELD - 3 and bool(int(fields[FLAGS_FIELD - 3]) & PF_KTHREAD)
+    return len(fields) > FLAGS_FIELD - 3 and bool(int(fields[FLAGS_FIELD - 3]) & flag)
 
 
 def command(pid: int, proc: str = "/proc") -> str:
