@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,12 +20,15 @@ import containerd_bed
 import docker_bed
 import nodes
 import podman_bed
+import psutil
 import pytest
 import selftest_bed
+from container_site import frozen_beside
 from daemons import Daemon, wait_for
 from selftest_bed import Node, failed
 from selftest_faults import FAULTS, Fault
 
+from vgpu.hook.linux import procfs
 from vgpu.node.runtimes.containerd import CONFIG
 
 pytestmark = pytest.mark.root
@@ -141,10 +145,18 @@ def test_by_a_registered_runtime_after_a_run_that_was_killed(
     killed = node.start("--runtime", name, "--row", "memory.device")
     assert killed.stderr
     wait_for(lambda: "memory.device" in killed.stderr.readline(), selftest_bed.PATIENCE)
-    wait_for(node.held, selftest_bed.PATIENCE)
-    killed.kill()
-    killed.communicate(timeout=selftest_bed.PATIENCE)
-    report = node.report("--runtime", name, *(word for row in rows for word in ("--row", row)))
+    (claim,) = wait_for(node.claims, selftest_bed.PATIENCE).values()
+    killed.send_signal(signal.SIGSTOP)
+    init = claim["pid"]
+    wait_for(lambda: procfs.command(init) == "vgpu-selftest")
+    with frozen_beside(init):
+        for process in (*psutil.Process(killed.pid).children(), killed):
+            process.kill()
+        killed.communicate(timeout=selftest_bed.PATIENCE)
+        run = node.start("--runtime", name, *(word for row in rows for word in ("--row", row)), "--output", "json")
+        wait_for(lambda: procfs.is_exiting(init))
+        time.sleep(1)
+    report = json.loads(run.communicate(timeout=selftest_bed.PATIENCE)[0])
     assert (report["way"], report["result"], failed(report)) == (name, "pass", [])
     assert {row["verdict"] for row in report["rows"]} <= {"pass", *OTHER_VERDICTS}
     assert registered.left() == ""

@@ -301,8 +301,7 @@ def _containerd(proof: Proof, site: Site) -> Iterator[Command | None]:
             json.dump(specification(handler, site.rootfs, PROGRAM, name, site.request if share else {}), file)
         done = _run([*client, "run", "--rm", "--null-io", *options, "--config", path, name])
         if done.returncode == TIMED_OUT:
-            _run([*client, "tasks", "kill", "--signal", "KILL", name])
-            _run([*client, "tasks", "rm", name])
+            _run([*client, "tasks", "rm", "--force", name])
         if done.returncode:
             _run([*client, "containers", "rm", name])
         return done

@@ -142,9 +142,10 @@ class Containerd(Client):
         self.hooks = hooks
         self.command, self.handler, self.binary = verify.containerd_client(wish, NAME)
         self.further_programs = 0
-        kill = [*self.command, "tasks", "kill", "--signal", "KILL", CONTAINER]
-        rest = [[*self.command, kind, "rm", CONTAINER] for kind in ("tasks", "containers")]
-        self.ending, self.last = [kill, *rest], [[*self.command, "namespaces", "remove", NAME]]
+        # `rm --force` waits until the task has ended; after `tasks kill` a removal may come too early.
+        endings = (("tasks", "rm", "--force", CONTAINER), ("containers", "rm", CONTAINER))
+        self.ending = [[*self.command, *words] for words in endings]
+        self.last = [[*self.command, "namespaces", "remove", NAME]]
 
     def run(self, container: str, path: str, annotations: Mapping[str, str]) -> list[str]:
         spec = verify.specification(self.handler, f"{path}/rootfs", [PROGRAM], container, annotations)

@@ -158,11 +158,7 @@ def test_containerds_commands(site: Site, fp: FakeProcess, monkeypatch: pytest.M
     fp.register(["ctr", "oci", "spec"], stdout=json.dumps(spec), occurrences=2)
     fp.register(started(names[0]))
     fp.register(started(names[1]), callback=hang)
-    cleared = [
-        ["tasks", "kill", "--signal", "KILL", names[1]],
-        ["tasks", "rm", names[1]],
-        ["containers", "rm", names[1]],
-    ]
+    cleared = [["tasks", "rm", "--force", names[1]], ["containers", "rm", names[1]]]
     for words in (*cleared, ["namespaces", "remove", "vgpu-check"]):
         fp.register([*client, *words])
     found = Proof()
