@@ -123,6 +123,16 @@ def test_explain_agrees_with_the_scheduler_and_the_driver(tmp_path: Path, reques
     assert all(seen[kind] > 10 for kind in ("none", "refused", "prepared")), seen
 
 
+def test_explain_gives_up_a_claim_with_too_many_alternatives(tmp_path: Path) -> None:
+    """As many as Kubernetes takes, which no two cards have room for."""
+    node, wanted = Node(tmp_path, 2), {"deviceClassName": "gpu.vgpu.io", "capacity": {"requests": {"cores": "60"}}}
+    options = [{"name": f"o{at}", **wanted} for at in range(8)]
+    requests = [{"name": f"r{at}", "firstAvailable": options} for at in range(32)]
+    made = {"kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}}
+    [said] = claim_manifest.explain([made], node.settings, node.ledger())
+    assert f"expected an answer within {claim_manifest.TRIES} tries" in said.error
+
+
 def without_share(claim: prepared.PreparedClaim) -> list[Object]:
     """The scheduler alone gives a share its id."""
     return [{**one.record(), "share_id": ""} for one in claim.results]

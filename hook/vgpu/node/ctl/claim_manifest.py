@@ -9,7 +9,6 @@ and changes nothing. Selectors are not evaluated: DeviceClasses of parts of a ca
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +28,7 @@ from vgpu.node.service.claim_devices import MIB, PARTS, Device, Object
 from vgpu.node.service.quantities import canonical, rounded_up
 
 CLASS, CLAIM, TEMPLATE = "DeviceClass", "ResourceClaim", "ResourceClaimTemplate"
+TRIES = 5000  #: of a claim's devices beside each other; alternatives and devices multiply
 _UID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -85,12 +85,17 @@ class Node:
         self.devices = {device.name: device for device in [*whole, *parts]}
         claims, _ = prepared.read_all(settings.state_dir)
         self.in_use = [result.device for claim in claims for result in claim.results]
+        self.tries = 0
 
     def of(self, part: str) -> list[Device]:
         return [device for device in self.devices.values() if device.kind == part]
 
     def fit(self, slots: list[Asked], constraints: list[Object], taken: list[Taken]) -> list[Taken] | None:
-        """Devices for the slots after `taken`, going back where one finds none."""
+        """Devices for the slots after `taken`, going back where one finds none. VgpuError after TRIES."""
+        self.tries += 1
+        if self.tries > TRIES:
+            raise VgpuError("alternatives and devices", expected=f"an answer within {TRIES} tries of combinations",
+                            found="more of them", do="ask for fewer alternatives, constraints or devices")  # fmt: skip
         if len(taken) == len(slots):
             return taken
         slot = slots[len(taken)]
@@ -179,13 +184,16 @@ def _explained(metadata: Object, devices: Object, classes: dict[str, Object], no
     requests: list[Placed] = []
     notes = [] if node.offers else ["this node offers no card by claims: kubernetes.dra is false"]
     try:
-        choices = [list(itertools.chain(*slots)) for slots in _choices(label, devices, classes, node, notes)]
+        alternatives = _alternatives(label, devices, classes, node, notes)
+        last = [slot for options in alternatives for slot in options[-1]]
+        node.tries = 0
+        choices = (list(itertools.chain(*slots)) for slots in itertools.product(*alternatives))
         fits = (node.fit(slots, objects(devices, "constraints"), []) for slots in choices)
         taken = next((one for one in fits if one is not None), None)
-        config = _config(devices, classes, [one.asked for one in taken] if taken else choices[-1])
+        config = _config(devices, classes, [one.asked for one in taken] if taken else last)
         if taken is None:
             claim_configuration.entries(label, config)
-            requests = [node.placed(slot, [], []) for slot in dict.fromkeys(choices[-1])]
+            requests = [node.placed(slot, [], []) for slot in dict.fromkeys(last)]
             raise VgpuError(label, expected="devices for all of its requests", found=_missing(requests))
         allocation = {"devices": {"results": [one.result(node.name) for one in taken], "config": config}}
         status = {"allocation": allocation, "reservedFor": [{"resource": "pods", "uid": _UID}]}
@@ -203,10 +211,10 @@ def _missing(requests: list[Placed]) -> str:
     return f"none for request {alone}" if alone else "devices for each of them alone, but not for all together"
 
 
-def _choices(
+def _alternatives(
     claim: str, devices: Object, classes: dict[str, Object], node: Node, notes: list[str]
-) -> Iterator[tuple[list[Asked], ...]]:
-    """The devices of each request, for each choice of alternatives."""
+) -> list[list[list[Asked]]]:
+    """The alternatives of each request, each with its devices."""
     requests = []
     for request in objects(devices, "requests"):
         name = str(request.get("name"))
@@ -215,7 +223,7 @@ def _choices(
         requests.append([_asked(claim, label, one, classes, node, notes) for label, one in options])
     if not requests:
         raise VgpuError(claim, expected="requests", found="none")
-    return itertools.product(*requests)
+    return requests
 
 
 def _asked(
