@@ -66,9 +66,11 @@ mount -t cgroup -o none,name=systemd cgroup $ROOT/sys/fs/cgroup/systemd
 mount -t tmpfs -o mode=755 tmpfs $ROOT/dev
 for node in null zero full random urandom tty; do cp -a /dev/$node $ROOT/dev/; done
 mkdir $ROOT/dev/shm $ROOT/dev/pts
+mount -t tmpfs -o mode=1777 tmpfs $ROOT/dev/shm
 mount -t devpts -o newinstance,ptmxmode=666 devpts $ROOT/dev/pts
 ln -s pts/ptmx $ROOT/dev/ptmx
 mount -t tmpfs -o mode=755 tmpfs $ROOT/run
+for directory in $BINDS; do mkdir -p $ROOT$directory; mount --rbind $directory $ROOT$directory; done
 mkdir $ROOT/old
 cd $ROOT
 pivot_root . old
@@ -91,8 +93,6 @@ mkdir -p $ROOT/etc/systemd/system $ROOT/sys $ROOT/proc
 cp $TARGET $ROOT/etc/systemd/system/bed.target
 for directory in $BINDS; do mkdir -p $ROOT$directory; done
 """
-
-V1_BINDS = "for directory in $BINDS; do mount --rbind $directory $ROOT$directory; done\n"
 
 
 class BedError(Exception):
@@ -140,7 +140,7 @@ class Bed:
     def _start(self, lower: Path, binds: list[Path]) -> None:
         self.scratch.mkdir(parents=True)
         (self.scratch / "bed.target").write_text(TARGET)
-        (self.scratch / "prepare").write_text(PREPARE + (V1_BINDS if self.version == 1 else ""))
+        (self.scratch / "prepare").write_text(PREPARE)
         paths = [str(path) for path in binds]
         mounted = self.scratch / "mounted"
         mounted.mkdir()

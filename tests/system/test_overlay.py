@@ -66,7 +66,7 @@ def container() -> Iterator[int]:
 
 
 class Host:
-    """Files of a host in two directories, and where a container gets them."""
+    """Files of a host in two directories. The container's root is the directory of both, whatever mount that is on."""
 
     def __init__(self, directory: Path, container: int) -> None:
         self.directory = directory
@@ -77,10 +77,10 @@ class Host:
             file.write_text(name)
 
     def target(self, name: str) -> Path:
-        return self.directory / ("got-" + os.path.basename(name))
+        return Path("/got-" + os.path.basename(name))
 
     def seen(self, name: str) -> Path:
-        return Path(f"/proc/{self.container}/root{self.target(name)}")
+        return Path(f"/proc/{self.container}/root{self.directory}{self.target(name)}")
 
     def operations(self) -> tuple[Operation, ...]:
         data = mounts.READ_ONLY_DATA
@@ -91,7 +91,7 @@ class Host:
 
     def execute(self, *operations: Operation) -> list[str]:
         """The notes of an execution."""
-        root = os.open(f"/proc/{self.container}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = os.open(f"/proc/{self.container}/root{self.directory}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         tree = Rootfs(root, (0, 0), mountinfo.read(self.container, root))
         execution = Execution(operations or self.operations(), tree, str(self.directory / "staging"))
         execution.begin(self.container)
@@ -144,11 +144,11 @@ def test_a_name_in_two_directories_is_each_time_the_right_file(host: Host) -> No
     host.files["run/libcuda.so"] = host.directory / "run/libcuda.so"
     host.files["run/libcuda.so"].write_text("another")
     (host.directory / "lib/limits").symlink_to("/nowhere")
-    targets = {name: str(host.directory / f"got-{number}") for number, name in enumerate(host.files)}
+    targets = {name: f"/got-{number}" for number, name in enumerate(host.files)}
     operations = [OverlayFile(str(host.files[name]), target) for name, target in targets.items()]
     notes = host.execute(*operations)
     for name, target in targets.items():
-        content = Path(f"/proc/{host.container}/root{target}").read_text()
+        content = Path(f"/proc/{host.container}/root{host.directory}{target}").read_text()
         assert content == host.files[name].read_text()
     assert notes == []
     kinds = {fields[fields.index("-") + 1] for fields in host.mounted().values()}
