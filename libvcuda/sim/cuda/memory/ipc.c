@@ -18,11 +18,9 @@ _Static_assert(sizeof(struct sim_ipc_handle) == sizeof(CUipcMemHandle), "an IPC 
 
 static uint64_t own_token(void)
 {
-	static uint64_t token;
+	static char mark; /* where this process has it: pids are not unique over namespaces */
 
-	if (!token)
-		token = (uint64_t)(uintptr_t)&token ^ (uint64_t)getpid() << 48;
-	return token;
+	return (uint64_t)(uintptr_t)&mark ^ (uint64_t)getpid() << 48;
 }
 
 struct sim_ipc_handle sim_ipc_handle_new(const char magic[8])
