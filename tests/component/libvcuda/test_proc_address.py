@@ -13,13 +13,18 @@ OURS = "/lib/vcuda/libcuda.so.1"
 PER_THREAD = 2
 
 
-def test_a_pointer_that_dlsym_does_not_know_is_taken_by_name(awkward: Box) -> None:
+def test_a_pointer_that_dlsym_does_not_know_is_taken_by_name_version_and_flags(awkward: Box) -> None:
     awkward.limit(1 << 20)
     client = awkward.opened(level="info")
-    result, _, library, symbol = client.ask("proc cuMemFree 12000 0")
-    assert (result, symbol) == ("0", "cuMemFree_v2")
-    assert library.endswith(OURS)
-    assert "unknown pointer, taken for cuMemFree_v2" in awkward.log
+    for asked, meant in (
+        ("cuMemFree 12000 0", "cuMemFree_v2"),
+        ("cuMemFreeAsync 12000 0", "cuMemFreeAsync"),
+        (f"cuMemFreeAsync 12000 {PER_THREAD}", "cuMemFreeAsync_ptsz"),
+    ):
+        result, _, library, symbol = client.ask(f"proc {asked}")
+        assert (result, symbol) == ("0", meant)
+        assert library.endswith(OURS)
+        assert f"unknown pointer, taken for {meant} " in awkward.log
 
 
 def test_a_pointer_of_the_driver_is_taken_as_what_it_is(awkward: Box) -> None:
