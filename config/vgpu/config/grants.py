@@ -55,9 +55,9 @@ class Grant:
     `amount` is percent in all for cores, bytes for memory, cards for gpu, and 1, an instance of the profile of its
     device, for mig. A gpu grant has in `cores` and `memory` the amounts of each card (100 and 0: the whole card).
     `devices` maps card uuids to device ids of kubelet; they are a preference for cards, and show when a later grant has
-    taken over the same ids. The first claim fills in `holder` and `cards`. It also fills in `share`, the (cores, memory)
-    of each card, where the grants' amounts alone do not decide them: the container gets the same when it starts again,
-    even if its pod's annotations have changed.
+    taken over the same ids. The first claim fills in `holder` and `cards`. It also fills in `share`, the (cores,
+    memory) of each card, where the grants' amounts alone do not decide them: the container gets the same when it starts
+    again, even if its pod's annotations have changed.
     `memories`, by card uuid, is the memory of each card where cards differ; `share` then has the largest. `released`,
     the (cores, memory) of each card, is what the container gets at most when it starts again, because somebody has
     lowered its share and given the rest away; None: nobody has. `name` is
