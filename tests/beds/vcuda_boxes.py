@@ -45,7 +45,7 @@ PASSES = itertools.count()
 IN_OWN_DEV = """
 mount -t tmpfs none /dev && mkdir /dev/nvidia-caps && mknod /dev/null c 1 3 && mknod /dev/urandom c 1 9
 for node in $NODES; do mknod /dev/${node%%=*} c $(echo ${node##*=} | tr : ' '); done
-exec "$@"
+exec setpriv --bounding-set "${BOUNDING:--sys_admin}" "$@"
 """
 OWN_DEV = ("unshare", "--mount", "sh", "-ec", IN_OWN_DEV, "sh")
 ENTER = """

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from attack_records import Attack, attack
+from bundles import Bundle
 from container_site import BOTH, GIB, INFO, MIB, Site, pairs
 from daemons import wait_for
 
@@ -31,6 +32,15 @@ def divided(site: Site, *profiles: str) -> dict[str, Card]:
     return site.node.instances()
 
 
+def with_driver(bundle: Bundle) -> Bundle:
+    """The container's /proc has the driver's directory: a runtime's hook before vgpu's makes the kernel's part."""
+    place = f"{bundle.rootfs}/proc/driver"
+    script = f'nsenter -m -t "$pid" sh -c "mount -t tmpfs none {place} && mkdir {place}/nvidia"'
+    command = ["sh", "-ec", r"""pid=$(sed 's/.*"pid": *\([0-9]*\).*/\1/'); """ + script]
+    bundle.config["hooks"]["prestart"].insert(0, {"path": "/bin/sh", "args": command, "env": ["PATH=/usr/bin:/bin"]})
+    return bundle
+
+
 def numbers(card: Card) -> list[int]:
     return [node.minor for node in card.nodes[1:]]
 
@@ -39,11 +49,12 @@ def numbers(card: Card) -> list[int]:
 def test_containers_of_instances_have_their_own_and_no_others(site: Site) -> None:
     """Three shares of one instance beside one of its sibling, and one of the whole card."""
     cards = divided(site, "3g.20gb", "2g.10gb", "1g.5gb")
+    (whole_card,) = [card for card in site.node.inventory().cards if not card.parent]
     shares = [{"cores": "30", "memory": "1Gi", "profile": "3g.20gb"}] * 3 + [
         {"cores": "90", "memory": "2Gi", "profile": "1g.5gb"}, {"cores": "50", "memory": "3Gi", "nouse_gputype": "MIG"},
     ]  # fmt: skip
     for share in shares:
-        container = site.start(site.bundle(None, "sleep", "600", **share))
+        container = site.start(with_driver(site.bundle(None, "sleep", "600", **share)))
         found = pairs(site.execute(container, *INFO))
         (held,) = site.node.claims()[container]["cards"]
         assert found["cards"] == "1"
@@ -54,6 +65,20 @@ def test_containers_of_instances_have_their_own_and_no_others(site: Site) -> Non
         assert [card.profile for card in own] == ([share["profile"]] if "profile" in share else [])
         listed = site.execute(container, "sh", "-c", "ls /dev/nvidia-caps || true").split()
         assert sorted(listed) == sorted(f"nvidia-cap{minor}" for card in own for minor in numbers(card))
+        driver = site.execute(
+            container, "sh", "-c", "cd /proc/driver/nvidia; ls gpus; grep -r Minor: capabilities || true"
+        )
+        assert sorted(driver.split("\n")) == sorted(
+            [
+                "",
+                *(card.bus_id.lower() for card in own or [whole_card]),
+                *(
+                    f"capabilities/{name}:DeviceFileMinor: {node.minor}"
+                    for card in own
+                    for name, node in card.capabilities.items()
+                ),
+            ]
+        )
     for profile, cores in {"3g.20gb": 10, "1g.5gb": 10}.items():
         refusal = site.refused(site.bundle(None, cores=str(cores + 1), memory="1Gi", profile=profile))
         assert f"{cores} cores free of 100" in refusal
@@ -86,6 +111,27 @@ def test_no_number_of_a_siblings_node_opens(site: Site, attack: Attack) -> None:
     opened = [tried[at] for at in range(TRIES) if found[f"/tmp/n{len(own) + at}"] != REFUSED]
     assert opened == [], f"seed {seed}"
     attack.held(TRIES, "the kernel refuses each")
+
+
+@BOTH
+def test_what_a_container_with_cap_sys_admin_reaches_of_a_sibling(site: Site) -> None:
+    """The driver takes its capabilities as given. The kernel still opens no node of the sibling, and libvcuda makes no
+    context on it; a container with a whole instance has no libvcuda, and the driver serves it."""
+    cards = divided(site, "3g.20gb", "1g.5gb")
+    own, sibling = cards["1g.5gb"], cards["3g.20gb"]
+    made = "".join(
+        f"mknod /tmp/{node.minor} c {node.major} {node.minor};" for node in (*own.nodes[1:], *sibling.nodes[1:])
+    )
+    look = f"{made} cudaprobe open {' '.join(f'/tmp/{minor}' for minor in (*numbers(own), *numbers(sibling)))}"
+    for capability in ([], ["CAP_SYS_ADMIN"]):
+        for amounts, result in (({"cores": "30", "memory": "1Gi"}, "context 800"), ({"cores": "100"}, "held 1")):
+            bundle = site.bundle(None, profile="1g.5gb", **amounts)
+            bundle.config["process"]["capabilities"]["bounding"] += capability
+            bundle.config["process"]["env"] += [f"CUDA_VISIBLE_DEVICES={sibling.uuid}"]
+            found = site.output(bundle, "sh", "-c", f"{look}; cudaprobe alloc 1 || true")
+            assert [pairs(found)[f"/tmp/{minor}"] for minor in numbers(sibling)] == [REFUSED] * 2
+            assert REFUSED not in [pairs(found)[f"/tmp/{minor}"] for minor in numbers(own)]
+            assert (result if capability else "cuInit 100") in found.splitlines()
 
 
 def test_instances_that_change(site: Site, cgroup: str) -> None:

@@ -136,6 +136,29 @@ def test_the_shipped_pods_beside_instances(make_site: MakeSite, divided: None, n
         assert "only 1 of 3 cards fits 2 cards" in event(site.run_example(name), "UnexpectedAdmissionError")
 
 
+def test_whole_instances_by_the_resources_of_their_profiles(make_site: MakeSite, divided: None) -> None:
+    """kubelet counts each instance once. One that is divided anew is another resource."""
+    site = make_site(**{"resources.mig_strategy": "mixed"}).start()
+    node, three, two = site.node, "nvidia.com/mig-3g.20gb", "nvidia.com/mig-2g.10gb"
+    assert site.kubelet.ready(three).devices.allocatable()[CORE] == 100
+    pod = site.runs(Container("c", {three: 1}, LOOK))
+    size = node.instances()["3g.20gb"].memory
+    claim = site.checked(pod, "c", [(size // MIB, 100, 100)])
+    assert [card.uuid for card in claim.cards] == [node.instances()["3g.20gb"].uuid]
+    assert abs(int(site.seen(pod)["card0.total"]) - size) < 1024 * MIB, "but for what the driver keeps"
+    assert site.checked_card(site.runs(share(60, 4)), 60, 4) not in {card.uuid for card in node.instances().values()}
+    assert "UnexpectedAdmissionError" in event(site.run(Container("c", {three: 1})), "UnexpectedAdmissionError")
+    assert "UnexpectedAdmissionError" in event(site.run(share(60, 4)), "UnexpectedAdmissionError")
+    node.destroy(1, int(node.instances()["1g.5gb"].names[1].split("/")[1]))
+    node.divide(1, "2g.10gb")
+    node.take_inventory()
+    again = site.kubelet.ready(two) and site.runs(Container("c", {two: 1}, LOOK))
+    assert [card.uuid for card in site.claim(again).cards] == [node.instances()["2g.10gb"].uuid]
+    assert site.claim(pod).container == claim.container, "the first runs on"
+    held = {grant.resource: grant.amount for grant in node.grants() if grant.holder}
+    assert held == {"mig": 1, "cores": 60, "memory": 4 * UNIT}
+
+
 def test_nvidia_smi_as_the_command(site: PodSite) -> None:
     """0.3 card and 20 x 256 MiB."""
     pod = site.run(share(30, 20, command=["/usr/local/nvidia/bin/nvidia-smi"]), restart="Never")

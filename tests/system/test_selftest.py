@@ -163,11 +163,16 @@ def test_by_a_registered_runtime_after_a_run_that_was_killed(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("profile", ["t4x1", "harsh", "h100x1", "a100x2"])
+@pytest.mark.parametrize("profile", ["t4x1", "harsh", "h100x1", "a100x2", "a100x2 MIG 3g.20gb"])
 def test_every_row_on_every_card(tmp_path: Path, profile: str) -> None:
+    profile, _, instance = profile.partition(" MIG ")
     node = Node(tmp_path / "node", profile)
-    report = node.report("--full")
-    assert (report["result"], failed(report)) == ("pass", [])
+    if instance:
+        node.divide(1, "1g.5gb", instance)
+        node.take_inventory()
+    card = node.instances()[instance].uuid if instance else str(node.read_cards()[0]["uuid"])
+    report = node.report("--full", "--card", card)
+    assert (report["card"]["uuid"], report["result"], failed(report)) == (card[:12], "pass", [])
     assert report["seconds"] <= 900  # of virtual time
 
 

@@ -19,7 +19,7 @@ import yaml
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
-from vgpu.config.request import parse_size
+from vgpu.config.request import MIG_RESOURCE, parse_size
 from vgpu.config.settings import AUTO, DEFAULTS, Settings
 
 MAX_SOURCE = 1 << 20
@@ -584,6 +584,22 @@ def _check_one(source: Source, at: Path, values: dict[str, object], merged: dict
     if merged["resources.mode"] == "gpu":
         _check_split(source, at, values, merged)
     _check_share(source, at, values, merged)
+    _check_instances(source, at, values, merged)
+
+
+def _check_instances(source: Source, at: Path, values: dict[str, object], merged: dict[str, Any]) -> None:
+    """Check that no resource has a name that the instances of a MIG profile have."""
+    names = ("resources.core_name", "resources.memory_name", "resources.gpu_name")
+    taken = [
+        name for name in names if merged[name].startswith(MIG_RESOURCE) and merged["resources.mig_strategy"] == "mixed"
+    ]
+    mine = next((name for name in (*taken, "resources.mig_strategy") if name in values), None)
+    if taken and mine:
+        where = (*at, *mine.split("."))
+        expected = (
+            f"no name {MIG_RESOURCE}... in {taken[0]} beside resources.mig_strategy: mixed, which offers these names"
+        )
+        source.wrong(where, source.lines[where], expected, merged[taken[0]], "change one of them")
 
 
 def _check_share(source: Source, at: Path, values: dict[str, object], merged: dict[str, Any]) -> None:

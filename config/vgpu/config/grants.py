@@ -16,10 +16,10 @@ from vgpu.config.limits import MAX_CARDS
 from vgpu.config.request import MAX_SIZE, WHOLE_CARD, Request, Wishes, split_cores
 
 VERSION = 1
-RESOURCES = ("cores", "memory", "gpu")
+RESOURCES = ("cores", "memory", "gpu", "mig")
 ANNOTATIONS = {name: f"vgpu.io/grant-{name}" for name in RESOURCES}
 ENVIRONMENT = {name: f"VGPU_GRANT_{name.upper()}" for name in RESOURCES}
-MAX_AMOUNTS = {"cores": WHOLE_CARD * MAX_CARDS, "memory": MAX_SIZE, "gpu": MAX_CARDS}
+MAX_AMOUNTS = {"cores": WHOLE_CARD * MAX_CARDS, "memory": MAX_SIZE, "gpu": MAX_CARDS, "mig": 1}
 
 
 def are_not_all(annotations: dict[str, str]) -> bool:
@@ -52,11 +52,12 @@ class Holder:
 class Grant:
     """One answer of Allocate.
 
-    `amount` is percent in all for cores, bytes for memory, cards for gpu. A gpu grant has in `cores` and `memory` the
-    amounts of each card (100 and 0: the whole card). `devices` maps card uuids to device ids of kubelet; they are a
-    preference for cards, and show when a later grant has taken over the same ids. The first claim fills in `holder`
-    and `cards`. It also fills in `share`, the (cores, memory) of each card, where the grants' amounts alone do not
-    decide them: the container gets the same when it starts again, even if its pod's annotations have changed.
+    `amount` is percent in all for cores, bytes for memory, cards for gpu, and 1, an instance of the profile of its
+    device, for mig. A gpu grant has in `cores` and `memory` the amounts of each card (100 and 0: the whole card).
+    `devices` maps card uuids to device ids of kubelet; they are a preference for cards, and show when a later grant has
+    taken over the same ids. The first claim fills in `holder` and `cards`. It also fills in `share`, the (cores,
+    memory) of each card, where the grants' amounts alone do not decide them: the container gets the same when it starts
+    again, even if its pod's annotations have changed.
     `memories`, by card uuid, is the memory of each card where cards differ; `share` then has the largest. `released`,
     the (cores, memory) of each card, is what the container gets at most when it starts again, because somebody has
     lowered its share and given the rest away; None: nobody has. `name` is
@@ -249,7 +250,12 @@ def _joined(grants: list[Grant], core_limit: int, wishes: Wishes) -> Request:
     if len(by_resource) != len(grants) or not grants:
         found = ", ".join(grant.resource for grant in grants) or "none"
         raise VgpuError("grants", expected="one of each resource", found=found)
-    cores, memory, gpu = (by_resource.get(name) for name in RESOURCES)
+    cores, memory, gpu, mig = (by_resource.get(name) for name in RESOURCES)
+    if mig is not None:
+        if len(grants) > 1:
+            found = " and ".join(grant.resource for grant in grants)
+            raise VgpuError("grants", expected="a MIG instance and nothing else", found=found, do=_ALONE)
+        return Request(1, WHOLE_CARD, 0, core_limit, wishes, preferred=preferred(grants))
     if gpu is not None:
         return _of_gpu(gpu, cores, memory, core_limit, wishes)
     if cores is None:
@@ -263,6 +269,7 @@ def _joined(grants: list[Grant], core_limit: int, wishes: Wishes) -> Request:
     return Request(cards, per_card, 0, core_limit, wishes, preferred=preferred([cores]), total=amount)
 
 
+_ALONE = "name one resource of cards in the container's limits"
 _PAIR = "a share needs limits for both resources in the pod's spec"
 
 

@@ -20,6 +20,7 @@ PRIORITIES = (PREFIX + "priority", "nvidia.com/priority")  #: the latter is also
 POLICIES = (PREFIX + "policy", "hami.io/gpu-scheduler-policy")
 WISH_PREFIXES = (PREFIX, "nvidia.com/")
 PROFILE, NOUSE_PROFILE = PREFIX + "profile", PREFIX + "nouse-profile"
+MIG_RESOURCE = "nvidia.com/mig-"  #: before a profile: kubelet's resource of its instances, by the mixed strategy
 WISHES = ("use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid", "numa-bind")  #: below each of the prefixes
 
 WHOLE_CARD = 100
@@ -71,6 +72,10 @@ class Wishes:
         self.numa = numa
         self.policy = policy
         self.priority = priority
+
+    def changed(self, **fields: object) -> Wishes:
+        """A copy with these fields changed."""
+        return Wishes(**{**{name: getattr(self, name) for name in Wishes.__slots__}, **fields})
 
 
 class Request:

@@ -50,6 +50,7 @@ DEFAULTS: dict[str, object] = {
     "resources.memory_unit": 256 << 20,  # bytes per unit
     "resources.gpu_name": "nvidia.com/gpu",
     "resources.split_count": 2,  # gpu: units of one card; 1: whole cards
+    "resources.mig_strategy": "single",  # single: an instance is a card like others; mixed: nvidia.com/mig-<profile>
     "plugin.fail_on_init_error": True,  # without a card the device plugin ends; False: it waits for one
     "plugin.socket_dir": "/var/lib/kubelet/device-plugins",
     "plugin.pod_resources_socket": "/var/lib/kubelet/pod-resources/kubelet.sock",

@@ -137,6 +137,10 @@ CUresult charge_begin_on(struct charge *charge, CUdevice device, uint64_t size)
 	if (!start(charge, size, true))
 		return CUDA_SUCCESS;
 	charge->device = device;
+	if (device_limits_is_foreign(device)) {
+		leave();
+		return CUDA_ERROR_NOT_PERMITTED;
+	}
 	return begin(charge);
 }
 

@@ -32,6 +32,7 @@ CUresult charge_begin(struct charge *charge, uint64_t size);
 
 /*
  * The same on the card that the call names, for memory bound to no context. NO_DEVICE: it is bound to no card either.
+ * CUDA_ERROR_NOT_PERMITTED: the card is another container's MIG instance.
  */
 CUresult charge_begin_on(struct charge *charge, CUdevice device, uint64_t size);
 

@@ -100,10 +100,11 @@ bool device_limits_is_foreign(CUdevice device)
 	if (!uuid || limits_of((const uint8_t *)uuid->bytes, &listed) ||
 	    REAL(cuDeviceGetUuid, &card, device) != CUDA_SUCCESS || !memcmp(uuid, &card, sizeof(card)))
 		return false;
-	log_once(LOG_ERROR,
-		 "device %d is a MIG instance that is not in the limits file: the container's own was destroyed, and "
-		 "this one has its numbers, so no context is made on it",
-		 device);
+	log_once(
+		LOG_ERROR,
+		"device %d is a MIG instance that is not in the limits file: it has the numbers of the container's own, "
+		"which was destroyed, or CAP_SYS_ADMIN shows it; so nothing is made on it",
+		device);
 	return true;
 }
 

@@ -33,7 +33,7 @@ bool device_limits_of(CUdevice device, struct device_limits *card);
 
 /*
  * Whether the device is a MIG instance that the limits file does not list: it has the numbers of one that was this
- * container's and was destroyed (docs/mig.md). A whole card that is not listed has no limit.
+ * container's and was destroyed, or CAP_SYS_ADMIN shows it (docs/mig.md). A whole card that is not listed has no limit.
  */
 bool device_limits_is_foreign(CUdevice device);
 

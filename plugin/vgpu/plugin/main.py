@@ -244,9 +244,11 @@ class DevicePlugin:
         for uuid in self.inventory.known:
             text = f"{self.inventory.known[uuid].label()} is unhealthy: {reasons[uuid]}" if uuid in reasons else ""
             self.conditions.set(f"card {uuid}", text)
-        if not self.servers:
-            self._serve(offered, reasons)
-        for one, resource in zip(self.servers, offered):
+        served = {one.name for one in self.servers}  # a MIG profile may be new
+        self._serve([resource for resource in offered if resource.name not in served], reasons)
+        by_name = {resource.name: resource for resource in offered}
+        for one in self.servers:
+            resource = by_name[one.name]
             if one.device_list.update(resource, reasons):
                 self.log.info("list changed", resource=resource.name, devices=resource.count())
 
@@ -284,7 +286,7 @@ class DevicePlugin:
         self.conditions.set("cards", f"no cards to offer, waiting: {reason}")
 
     def _serve(self, offered: list[Resource], reasons: dict[str, str]) -> None:
-        """Create the servers of one state of the settings. The registrar binds and registers them."""
+        """Create servers for these resources. The registrar binds and registers them."""
         policy = kubelet_resources.policy_of(self.settings)
         for resource in offered:
             device_list = DeviceList(resource, reasons)

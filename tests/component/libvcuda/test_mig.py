@@ -95,14 +95,15 @@ def test_a_share_of_an_instance_in_memory(sim_box: Callable[..., SimBox]) -> Non
 def test_a_card_that_the_limits_file_does_not_list(
     sim_box: Callable[..., SimBox], node: dict[str, object], expected: int
 ) -> None:
-    """A whole card has no limit. An instance has the numbers of one that was destroyed: no context is made on it."""
+    """A whole card has no limit. An instance has the numbers of one that was destroyed: nothing is made on it."""
     box = sim_box(node)
     box.path.joinpath("limits").write_bytes(limits.encode("box", [limits.CardLimit(limits.uuid_text(bytes(16)), GIB)]))
     client = box.uninitialized("warning")
     assert client.numbers("cuInit 0") == (0,)
-    ways = ["cuCtxCreate_v2 & 0 0", "cuCtxCreate_v4 & 0 0 0", "cuDevicePrimaryCtxRetain & 0"]
+    memory = f"cuMemCreate & {2 << 20} {{i:1,i:0,i:1,i:0,q:0,q:0}} 0"
+    ways = [memory, "cuCtxCreate_v2 & 0 0", "cuCtxCreate_v4 & 0 0 0", "cuDevicePrimaryCtxRetain & 0"]
     assert [client.numbers(way)[0] for way in ways] == [expected] * len(ways)
-    assert box.log.count("so no context is made on it") == (expected != 0)
+    assert box.log.count("so nothing is made on it") == (expected != 0)
     if not expected:
         client.made(f"cuMemAlloc_v2 & {2 * GIB}")
         assert "not in the limits file, so it has no limit" in box.log

@@ -92,6 +92,19 @@ def test_the_wishes_of_a_pod_count(node: nodes.SimulatedNode, tmp_path: Path) ->
     assert found["refusals"] == {uuids[0]: "excluded by nouse-gpuuuid"}
 
 
+def test_instances_by_the_names_of_their_profiles(tmp_path: Path) -> None:
+    node = nodes.SimulatedNode(tmp_path / "node", "a100x2", **{"resources.mig_strategy": "mixed"})
+    node.divide(1, "3g.20gb", "1g.5gb")
+    node.take_inventory()
+    path = manifest(tmp_path, {"nvidia.com/mig-1g.5gb": 1}, {"nvidia.com/mig-1g.5gb": 1}, {CORE: 100})
+    first, second, third = explain(node, path, status=1)["containers"]
+    whole = [card.uuid for card in node.inventory().cards if not card.parent]
+    assert (first["cards"], second["cards"], third["cards"]) == ([node.instances()["1g.5gb"].uuid], [], whole)
+    assert "held whole by p/c0" in second["error"]
+    (line,) = explain(node, manifest(tmp_path, {"nvidia.com/mig-2g.10gb": 1}), status=1)["errors"]
+    assert line.endswith("nvidia.com/mig-2g.10gb: expected a MIG profile of this node's instances, found another one")
+
+
 @pytest.mark.parametrize("text", ["", "kind: Service", "- 1", "a: [", "kind: Pod\nspec: 3\nmetadata: {}"])
 def test_other_files_are_refused_in_one_line(node: nodes.SimulatedNode, tmp_path: Path, text: str) -> None:
     (tmp_path / "x.yaml").write_text(text)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import urllib3
-from cards import card, inventory, write_inventory
+from cards import card, instance, inventory, write_inventory
 from daemons import wait_for
 from fake_apiserver import FakeApiServer
 
@@ -840,6 +840,17 @@ def test_the_nodes_cards_for_our_own_extender(site: Site) -> None:
     site.put_inventory(1)
     site.agent.handed_over("")
     wait_for(lambda: B not in site.server.annotations(NODE)["vgpu.io/node-cards"])
+
+
+@pytest.mark.parametrize(("strategy", "count"), [("single", 3), ("mixed", 2)])
+def test_no_instance_for_an_extender_where_kubelet_counts_them(
+    new_site: Callable[..., Site], strategy: str, count: int
+) -> None:
+    site = new_site(**{"resources.mig_strategy": strategy})
+    write_inventory(site.settings.run_dir, inventory([card(0, uuid=A), card(1, uuid=B), instance(2)]))
+    site.start()
+    wait_for(lambda: "vgpu.io/node-cards" in site.server.annotations(NODE))
+    assert len(json.loads(site.server.annotations(NODE)["vgpu.io/node-cards"])["cards"]) == count
 
 
 def test_room_is_told_when_a_container_has_ended(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

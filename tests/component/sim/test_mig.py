@@ -184,7 +184,8 @@ print(json.dumps([
 
 @pytest.mark.root
 def test_a_process_sees_the_instance_whose_nodes_it_has(make_node: Callable[..., Any], simctl: ModuleType) -> None:
-    """Of two instances, whatever CUDA_VISIBLE_DEVICES says of the other one; of a half set of nodes, nothing."""
+    """Of two instances, whatever CUDA_VISIBLE_DEVICES says of the other one; of a half set of nodes, nothing. The
+    host's CAP_SYS_ADMIN needs no node of an instance."""
     profile = simctl.load_profile("h100x1")
     wish = [{"profile": "1g.10gb", "gi": 8}, {"profile": "3g.40gb", "gi": 2}]
     node = make_node({**profile, "cards": [{**profile["cards"][0], "mig": wish}]}, device_nodes=True)
@@ -197,6 +198,10 @@ def test_a_process_sees_the_instance_whose_nodes_it_has(make_node: Callable[...,
         assert node.python(CUDA, *OWN_DEV, NODES=nodes, CUDA_VISIBLE_DEVICES="0") == own
         assert node.python(CUDA, *OWN_DEV, NODES=nodes, CUDA_VISIBLE_DEVICES=other["uuid"]) == []
         assert node.python(CUDA, *OWN_DEV, NODES=nodes.rpartition(" ")[0]) == []
+        sibling = [own[0], other["uuid"].removeprefix("MIG-")]
+        administrator = {"NODES": NODES, "BOUNDING": "+all", "CUDA_VISIBLE_DEVICES": other["uuid"]}
+        assert node.python(CUDA, *OWN_DEV, **administrator) == sibling
+        assert node.python(CUDA, *OWN_DEV, "unshare", "--user", "--map-root-user", **administrator) == []
         seen = node.python(SEEN, *OWN_DEV, NODES=nodes)
         assert seen == [card["uuid"], [1, 1], 6, [4, 3], [3, 3, 3], 3, 0]
 

@@ -266,6 +266,10 @@ REFUSED = [
     ("a:\n" + "- b\n" * 30_000, ["F:", ": expected valid YAML, found more than 20000 values"]),
     ("resources: {gpu_name: tencent.com/vcuda-core}", ["F:1: resources.gpu_name: expected another value than "]),
     (
+        "resources: {mig_strategy: mixed}\nnodes: {n: {resources: {gpu_name: nvidia.com/mig-1g.5gb}}}",
+        ["F:2: nodes.n.resources.gpu_name: expected no name nvidia.com/mig-... in resources.gpu_name beside "],
+    ),
+    (
         "resources: {mode: gpu, split_count: 101}",
         ["F:1: resources.split_count: expected at least 1 core", "split less"],
     ),

@@ -71,7 +71,7 @@ CHANGES = [
     ({"version": None}, "version: expected 1, found nothing"),
     ({"id": "../x"}, "id: expected 32 hexadecimal digits, found ../x"),
     ({"id": 5}, "id: expected one line of text, found 5"),
-    ({"resource": "disk"}, "resource: expected one of cores, memory, gpu, found disk"),
+    ({"resource": "disk"}, "resource: expected one of cores, memory, gpu, mig, found disk"),
     ({"resource": []}, "resource: expected one line of text"),
     ({"amount": 0}, "amount: expected a whole number from 1 to 3200, found 0"),
     ({"amount": -30}, "amount: expected a whole number from 1 to 3200, found -30"),
@@ -194,6 +194,7 @@ APART = [
     ([of("cores", 30), of("cores", 40)], "grants: expected one of each resource, found cores, cores"),
     ([of("cores", 30)], "grants: expected a grant of memory beside that of cores, found cores alone; a share needs"),
     ([of("memory", GIB)], "grants: expected a grant of cores beside that of memory, found memory alone; a share needs"),
+    ([of("mig", 1), of("cores", 40)], "grants: expected a MIG instance and nothing else, found mig and cores; name"),
     ([of("gpu", 1, cores=30)], "grants: expected a grant of memory beside that of cores, found no memory"),
     ([of("gpu", 2), of("cores", 200)], "grants: expected at most 100 cores of each card, found 200 cores beside 2 gpu"),
     (

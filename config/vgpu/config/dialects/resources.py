@@ -8,6 +8,7 @@ worth more than an annotation.
 from __future__ import annotations
 
 from vgpu.config.errors import VgpuError
+from vgpu.config.request import MIG_RESOURCE
 
 MEMORY = ("nvidia.com/gpumem", "volcano.sh/vgpu-memory", "nvidia.com/vgpu-memory")  #: MiB of each
 PERCENT = ("nvidia.com/gpumem-percentage", "volcano.sh/vgpu-memory-percentage")  #: of a card's memory, of each
@@ -24,6 +25,11 @@ class SpecAmounts:
         self.cores = cores
         self.memory = memory
         self.percent = percent
+
+
+def family(name: str) -> str:
+    """The name of a resource, and MIG_RESOURCE for those of all MIG profiles."""
+    return MIG_RESOURCE if name.startswith(MIG_RESOURCE) else name
 
 
 def spec_amounts(limits: dict[str, int]) -> SpecAmounts:

@@ -224,8 +224,9 @@ def _together(groups: list[list[Grant]], totals: Totals) -> dict[str, Commitment
 def _alone(grant: Grant) -> list[Part]:
     """One grant by itself: its other half is missing, or no container's name tells several grants apart."""
     share = grant.share or (grant.cores, grant.memory)
-    cores = {"cores": min(grant.amount, WHOLE_CARD), "memory": 0, "gpu": share[0]}[grant.resource]
-    memory = {"cores": grant.share[1] if grant.share else 0, "memory": grant.amount, "gpu": share[1]}[grant.resource]
+    cores = {"cores": min(grant.amount, WHOLE_CARD), "memory": 0}.get(grant.resource, share[0])
+    of_cores = grant.share[1] if grant.share else 0
+    memory = {"cores": of_cores, "memory": grant.amount}.get(grant.resource, share[1])
     most = grant.released or (WHOLE_CARD, memory)
     cores, memories = min(cores, most[0]), {uuid: min(size, most[1]) for uuid, size in grant.memories.items()}
     return [

@@ -58,11 +58,14 @@ class ResolvedGrants:
 
 
 class Terms:
-    """The node's settings on amounts: `trust` annotations beyond the spec, `proportional` memory for cores."""
+    """The node's settings on amounts: `trust` annotations beyond the spec, `proportional` memory for cores; `mixed`:
+    MIG instances go to grants of mig alone.
+    """
 
-    __slots__ = ("policy", "proportional", "trust")
+    __slots__ = ("mixed", "policy", "proportional", "trust")
 
-    def __init__(self, policy: Policy, proportional: bool = False, trust: bool = False) -> None:
+    def __init__(self, policy: Policy, proportional: bool = False, trust: bool = False, mixed: bool = False) -> None:
+        self.mixed = mixed
         self.policy = policy
         self.proportional = proportional
         self.trust = trust
@@ -70,7 +73,8 @@ class Terms:
 
 def terms_of(settings: Settings, policy: Policy) -> Terms:
     proportional = settings.text("kubernetes.missing_memory") == "proportional"
-    return Terms(policy, proportional, settings.text("kubernetes.scheduler_amounts") == "trust")
+    trust = settings.text("kubernetes.scheduler_amounts") == "trust"
+    return Terms(policy, proportional, trust, settings.text("resources.mig_strategy") == "mixed")
 
 
 def resolve(mine: list[Grant], wanted: WantedGrants, cards: list[Card], terms: Terms) -> ResolvedGrants:
@@ -78,10 +82,17 @@ def resolve(mine: list[Grant], wanted: WantedGrants, cards: list[Card], terms: T
 
     A grant that was claimed before keeps the share of its first claim.
     """
+    profiles = {card.profile for card in cards for grant in mine if card.uuid in (grant.cards or grant.devices)}
+    wishes = wanted.wishes
+    if any(grant.resource == "mig" for grant in mine):
+        wishes = wishes.changed(profiles=tuple(profiles))  # an instance that is gone is refused later
+    elif terms.mixed:
+        wishes = wishes.changed(nouse_types=(*wishes.nouse_types, "mig"))
+        cards = [card for card in cards if not card.parent]
     fixed = chosen_cards(wanted.choices, cards)
     if not any(grant.share for grant in mine):
         mine = _with_shares(mine, wanted, _among(fixed or grants.preferred(mine), cards), terms)
-    return ResolvedGrants(grants.join(mine, wanted.core_limit, wanted.wishes).fixed_on(fixed), mine)
+    return ResolvedGrants(grants.join(mine, wanted.core_limit, wishes).fixed_on(fixed), mine)
 
 
 def chosen_cards(choices: tuple[Choice, ...], cards: list[Card]) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ WITHOUT = {
     "containerruntimeendpoint": "the runtime calls the hook; vgpu never calls the runtime",
     "cgroupdriver": "vgpu reads it from each container's cgroup",
     "operatingmode": "cards are shared by libvcuda; MIG instances are taken as they are, MPS is not managed",
-    "migstrategy": "MIG instances are taken as they are",
+    "migstrategy": "resources.mig_strategy says how MIG instances are offered",
     "filterdevices": "all cards of the inventory are offered; pods choose by nvidia.com/use-gpuuuid and nouse-gpuuuid",
 }
 

@@ -19,7 +19,7 @@ from vgpu.config.errors import VgpuError, shown
 from vgpu.config.grants import Grant
 from vgpu.config.inventory import Card
 from vgpu.config.pods import Pod
-from vgpu.config.request import WHOLE_CARD, Request
+from vgpu.config.request import MIG_RESOURCE, WHOLE_CARD, Request
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.placement import placement
@@ -132,6 +132,12 @@ def _grants(limits: dict[str, int], settings: Settings, cards: list[Card]) -> It
         "cores": (settings.text("resources.core_name"), int(settings.number("resources.core_unit"))),
         "memory": (settings.text("resources.memory_name"), int(settings.number("resources.memory_unit"))),
     }
+    if settings.text("resources.mig_strategy") == "mixed":
+        for name in [name for name, count in limits.items() if name.startswith(MIG_RESOURCE) and count]:
+            devices = {card.uuid: "0" for card in cards if card.profile and MIG_RESOURCE + card.profile == name}
+            if not devices:
+                raise VgpuError(name, expected="a MIG profile of this node's instances", found="another one")
+            yield Grant(grants.new_id(), "mig", 1, 0.0, devices=devices)
     if settings.text("resources.mode") == "gpu":
         count, parts = limits.get(settings.text("resources.gpu_name"), 0), int(settings.number("resources.split_count"))
         memory = min((card.memory for card in cards), default=0) // parts if parts > 1 else 0

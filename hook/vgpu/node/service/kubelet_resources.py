@@ -11,6 +11,8 @@ kubelet keeps ids in its checkpoint: if the ids of a pod are gone, kubelet fails
 In mode gpu a card is split into K units. Each unit is worth 1/K of the card's memory and cores after scaling, but never
 100 cores: that would be the whole card, without limits (vgpu.config.request). Such a unit is a share of 99 cores with
 its memory. K = 1 means whole cards.
+
+With the MIG strategy mixed each instance is one id of the resource of its profile, and no part of another resource.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import NamedTuple
 from vgpu.config import ranges
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
-from vgpu.config.request import WHOLE_CARD
+from vgpu.config.request import MIG_RESOURCE, WHOLE_CARD
 from vgpu.config.settings import Settings
 from vgpu.hook.placement.placement import Policy
 
@@ -58,7 +60,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Resource:
-    """A resource of kubelet's. `unit` is the amount of one id: percent for cores, bytes for memory, 1 for gpu."""
+    """A resource of kubelet's. `unit` is the amount of one id: percent, bytes, or 1 for gpu and mig."""
 
     name: str
     kind: str
@@ -83,6 +85,11 @@ class Resource:
         number = int(digits)
         return (slot, number) if number < slot.count and str(number) == digits else None
 
+    @property
+    def stem(self) -> str:
+        """The kind in a file's name. A profile has dots, and another profile may begin with it: 1g.10gb, 1g.10gb.me."""
+        return self.name.rpartition("/")[2].replace(".", "_") if self.kind == "mig" else self.kind
+
     def count(self) -> int:
         return sum(slot.count for slot in self.slots)
 
@@ -98,15 +105,22 @@ def advertised(settings: Settings, cards: list[Card], known: dict[str, str] | No
     """
     policy = policy_of(settings)
     tags = tags_of([card.uuid for card in cards], known or {})
+    offered: list[Resource] = []
+    if settings.text("resources.mig_strategy") == "mixed":
+        for profile in sorted({card.profile for card in cards} - {""}):
+            instances = [card for card in cards if card.profile == profile]
+            offered.append(_resource(MIG_RESOURCE + profile, "mig", 1, instances, tags, [1] * len(instances)))
+        cards = [card for card in cards if not card.parent]
     if settings.text("resources.mode") == "gpu":
         split = int(settings.number("resources.split_count"))
-        return [_resource(settings.text("resources.gpu_name"), "gpu", 1, cards, tags, [split] * len(cards))]
+        return [_resource(settings.text("resources.gpu_name"), "gpu", 1, cards, tags, [split] * len(cards)), *offered]
     core_unit, memory_unit = (int(settings.number(f"resources.{name}_unit")) for name in ("core", "memory"))
     cores = [policy.cores() // core_unit for _ in cards]
     memory = [policy.memory(card) // memory_unit for card in cards]
     return [
         _resource(settings.text("resources.core_name"), "cores", core_unit, cards, tags, cores),
         _resource(settings.text("resources.memory_name"), "memory", memory_unit, cards, tags, memory),
+        *offered,
     ]
 
 

@@ -74,8 +74,11 @@ class NodeAnnotations:
 
     def _offer(self) -> Offer:
         found, text, number = self.inventory(), self.settings.text, self.settings.number
+        cards = found.cards
+        if text("resources.mig_strategy") == "mixed":  # instances are kubelet's to count, and no scheduler's to choose
+            cards = [card for card in cards if not card.parent]
         return Offer(
-            found.cards, self.reasons(), found.driver_version, text("placement.policy"), number("scaling.cores"),
+            cards, self.reasons(), found.driver_version, text("placement.policy"), number("scaling.cores"),
             number("scaling.memory"), int(number("resources.split_count")),
         )  # fmt: skip
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 from vgpu.config import request
-from vgpu.config.dialects import placements
+from vgpu.config.dialects import placements, resources
 from vgpu.config.errors import VgpuError
 from vgpu.config.pods import Pod
-from vgpu.config.request import CORE_LIMITS, WHOLE_CARD
+from vgpu.config.request import CORE_LIMITS, MIG_RESOURCE, WHOLE_CARD
 from vgpu.config.settings import Settings
 from vgpu.hook.request import ignored_annotations
 
@@ -54,8 +54,11 @@ def without_hook(pod: Pod, running: Set[str], served: Set[str], settings: Settin
     """
     kinds = ("gpu",) if settings.text("resources.mode") == "gpu" else ("core", "memory")
     own = {settings.text(f"resources.{kind}_name") for kind in kinds}
+    if settings.text("resources.mig_strategy") == "mixed":
+        own.add(MIG_RESOURCE)
     for name in pod.names():
-        if name in running and own.intersection(pod.limits.get(name, {})) and not served & {name, ""}:
+        asked = own.intersection(map(resources.family, pod.limits.get(name, {})))
+        if name in running and asked and not served & {name, ""}:
             text = (
                 f"container {name} runs without a card, because its runtime did not call vgpu's hook; run vgpuctl "
                 "doctor on its node, and delete the pod when that is mended"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from vgpu.config import paths
 from vgpu.config.dialects import resources
 from vgpu.config.pods import Pod
+from vgpu.config.request import MIG_RESOURCE
 from vgpu.config.settings import Settings
 from vgpu.node.service.quantities import quantity
 from vgpu.plugin.apiserver.client import ApiError, Object
@@ -57,8 +58,13 @@ class PodObject:
 
 
 def card_resources(settings: Settings) -> frozenset[str]:
-    """The resources by which a pod requests cards: the advertised ones, and those that dialects count with them."""
+    """The resources by which a pod requests cards: the advertised ones, and those that dialects count with them.
+
+    MIG instances are there by their family.
+    """
     own = {settings.text(f"resources.{name}") for name in ("core_name", "memory_name", "gpu_name")}
+    if settings.text("resources.mig_strategy") == "mixed":
+        own.add(MIG_RESOURCE)
     return frozenset({*own, *resources.MEMORY, *resources.PERCENT, *resources.CORES})
 
 
@@ -73,7 +79,7 @@ def parse(value: object, names: frozenset[str]) -> PodObject | None:
     limits = {container: amounts for container, amounts in {**init, **apps}.items() if amounts}
     kept = {key: text for key, text in annotations.items() if key.startswith(PREFIXES) and len(text) <= MAX_KEPT}
     pod = Pod(uid, namespace, name, _text(spec, "nodeName"), list(init), list(apps), kept, limits)
-    requests_cards = any(names.intersection(amounts) for amounts in limits.values())
+    requests_cards = any(names.intersection(map(resources.family, amounts)) for amounts in limits.values())
     labels = _texts(metadata, "labels")
     return PodObject(
         pod, _text(status, "phase"), annotations, labels, requests_cards, _text(metadata, "resourceVersion"),

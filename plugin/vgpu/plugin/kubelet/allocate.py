@@ -106,7 +106,12 @@ def _check_memory(resource: Resource, amount: int, settings: Settings) -> None:
         raise Refused(resource.name, expected=expected, found=f"{amount >> 20} MiB", do=do)
 
 
-_CHECKS = {"cores": _check_cores, "memory": _check_memory}
+def _check_instance(resource: Resource, amount: int, settings: Settings) -> None:
+    if amount > 1:
+        raise Refused(resource.name, expected="1: a program uses one MIG instance alone", found=amount)
+
+
+_CHECKS = {"cores": _check_cores, "memory": _check_memory, "mig": _check_instance}
 
 
 def _of_gpu(

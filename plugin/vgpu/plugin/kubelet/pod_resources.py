@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 import grpc
 
 from vgpu.config import ranges
+from vgpu.config.dialects import resources
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.ranges import Range
+from vgpu.config.request import MIG_RESOURCE
 from vgpu.config.settings import Settings
 from vgpu.node.service import kubelet_resources
 from vgpu.plugin.kubelet import device_tags
@@ -79,7 +81,7 @@ def fetch(settings: Settings) -> Listing:
 def listing(life: Life, answer: podresources_pb2.ListPodResourcesResponse, settings: Settings) -> Listing:
     kinds = {
         settings.text("resources.core_name"): "cores", settings.text("resources.memory_name"): "memory",
-        settings.text("resources.gpu_name"): "gpu",
+        settings.text("resources.gpu_name"): "gpu", MIG_RESOURCE: "mig",
     }  # fmt: skip
     containers: dict[Pod, set[str]] = {}
     held = []
@@ -90,7 +92,8 @@ def listing(life: Life, answer: podresources_pb2.ListPodResourcesResponse, setti
             for devices in container.devices:
                 found = {tag: ranges.of(numbers) for tag, numbers in _numbers(devices.device_ids).items()}
                 if found:
-                    held.append(Held(name, container.name, kinds.get(devices.resource_name, ""), found))
+                    kind = kinds.get(resources.family(devices.resource_name), "")
+                    held.append(Held(name, container.name, kind, found))
         containers.setdefault(name, set())
     return Listing(life, containers, held, device_tags.read(settings.state_dir))
 

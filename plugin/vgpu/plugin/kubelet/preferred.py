@@ -100,7 +100,7 @@ def _is_whole(resource: Resource, size: int) -> bool:
 
 def _each(resource: Resource, size: int) -> int:
     """The number of ids of one card that a container of `size` ids should have."""
-    if resource.kind == "gpu":
+    if resource.kind in ("gpu", "mig"):
         return 1
     whole = WHOLE_CARD // resource.unit
     return whole if resource.kind == "cores" and size > whole else size

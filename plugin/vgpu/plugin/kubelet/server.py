@@ -219,9 +219,9 @@ def _answer(grant: Grant, settings: Settings) -> Any:
 
 
 class ResourceServer:
-    """A resource's server at `<socket_dir>/vgpu-<kind>.sock`. Bound again whenever kubelet has deleted it.
+    """A resource's server at `<socket_dir>/vgpu-<stem>.sock`. Bound again whenever kubelet has deleted it.
 
-    From the second time on its name differs: `vgpu-<kind>-2.sock` and so on. The reason is that gRPC unlinks the old
+    From the second time on its name differs: `vgpu-<stem>-2.sock` and so on. The reason is that gRPC unlinks the old
     path some time after the old server's end, and would unlink the new socket with it.
     """
 
@@ -237,7 +237,7 @@ class ResourceServer:
 
     @property
     def _stem(self) -> str:
-        return f"vgpu-{self.device_list.resource.kind}"
+        return f"vgpu-{self.device_list.resource.stem}"
 
     @property
     def path(self) -> str:

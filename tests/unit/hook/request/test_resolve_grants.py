@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cards import GIB, MIB, card, uuid_of
+from cards import GIB, MIB, card, instance, uuid_of
 
 from vgpu.config import grants
 from vgpu.config.dialects.placements import Choice, Chosen
@@ -192,6 +192,21 @@ def test_a_whole_card_of_which_only_a_part_is_asked() -> None:
     cores = {"nvidia.com/gpucores": 30}
     assert shape(request_of([grant("gpu", 1)], limits=cores)) == (1, 30, 8192), "the smallest card's"
     assert shape(request_of([grant("gpu", 1)], choice(hami(0)), limits=cores)) == (1, 30, 16384)
+
+
+def test_an_instance_by_its_profile_and_no_other_grant_with_one() -> None:
+    """kubelet counts each instance once, so neither kind of grant takes what the other one counts."""
+    mixed, cards = Terms(Policy(), mixed=True), [card(0), instance(1), instance(2), instance(3, name="T4 MIG 2g.10gb")]
+    whole = resolved([Grant("m" * 32, "mig", 1, 1.0, devices={cards[1].uuid: "0"})], terms=mixed, cards=cards).request
+    assert [place(whole, cards, {}, Policy())[0].index, shape(whole)] == [1, (1, 100, 0)]
+    assert place(whole, cards, {cards[1].uuid: Commitment(1, 1)}, Policy())[0].index == 2
+    with pytest.raises(NoFit, match=r"0 \(.*profile 1g.5gb.*shared.*shared.*2g.10gb\): excluded by profile 1g.5gb"):
+        place(whole, cards, {card.uuid: Commitment(1, 1) for card in cards[1:3]}, Policy())
+    share, held = [grant("cores", 30), grant("memory", GIB)], {uuid_of(0): Commitment(exclusive=True)}
+    with pytest.raises(NoFit, match=r"held whole; .*excluded by nouse-gputype mig"):
+        place(resolved(share, terms=mixed, cards=cards).request, cards, held, Policy())
+    with pytest.raises(NoFit, match="expected a card of this node"):
+        resolved(share, Choice(OWN, (Chosen(cards[1].uuid, -1, 30, GIB),)), terms=mixed, cards=cards)
 
 
 @pytest.mark.parametrize("other", [hami(1, 3000, 31), hami(1, 0, 30)])

@@ -153,7 +153,7 @@ def test_check_apply_and_import_as_json(node: Node) -> None:
     found = json.loads(node.run("config", "import", str(peers), "--output", "json").stdout)
     assert found == {
         "file": str(peers), "into": None, "nodes": {"a": {"scaling": {"cores": 2.0}}},
-        "left_out": ["migstrategy (a): MIG instances are taken as they are"],
+        "left_out": ["migstrategy (a): resources.mig_strategy says how MIG instances are offered"],
     }  # fmt: skip
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from cards import instance
 from plugin_inputs import GIB, MIB, make_cards, make_settings
 
 from vgpu.config.errors import VgpuError
 from vgpu.node.service import kubelet_resources
-from vgpu.node.service.kubelet_resources import advertised, worth
+from vgpu.node.service.kubelet_resources import advertised, tag_of, worth
 from vgpu.plugin.kubelet import server
+from vgpu.plugin.kubelet.allocate import Refused, grant_for
 
 
 def counts(settings, cards) -> dict[str, int]:
@@ -39,6 +41,18 @@ NVIDIA = {
 )
 def test_counts(values, expected) -> None:
     assert counts(make_settings(**values), make_cards(2)) == expected
+
+
+def test_instances_by_the_mixed_strategy_are_counted_once() -> None:
+    settings, cards = make_settings(resources__mig_strategy="mixed"), make_cards(1)
+    cards += [instance(1), instance(2), instance(3, name="T4 MIG 1g.5gb+me")]
+    sizes = {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 60}
+    profiles = {"nvidia.com/mig-1g.5gb": 2, "nvidia.com/mig-1g.5gb.me": 1}
+    assert counts(settings, cards) == {**sizes, **profiles}
+    stems = [resource.stem for resource in advertised(settings, cards)]
+    assert stems == ["cores", "memory", "mig-1g_5gb", "mig-1g_5gb_me"], "none begins with another and a dot"
+    with pytest.raises(Refused, match=r"1g\.5gb: expected 1: a program uses one MIG instance alone, found 2"):
+        grant_for(advertised(settings, cards)[2], [f"{tag_of(card.uuid)}-0" for card in cards[1:3]], settings, 1.0)
 
 
 @pytest.mark.parametrize(

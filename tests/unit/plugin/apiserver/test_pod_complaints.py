@@ -123,7 +123,8 @@ def test_a_share_of_vgpus_is_known_once_it_is_claimed() -> None:
     assert "below the 30 cores" in text
 
 
-TWO = {"main": {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}, "side": {"nvidia.com/gpu": 1}}
+TWO = {"main": {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}, "side": {"nvidia.com/gpu": 1},
+       "mig": {"nvidia.com/mig-1g.5gb": 1}}  # fmt: skip
 BOTH = {"main", "side"}
 
 
@@ -137,6 +138,8 @@ BOTH = {"main", "side"}
         ({"side"}, set(), {}, []),  # an image is pulled; and another plugin's resource
         (set(), set(), {}, []),
         (BOTH, set(), {"resources.mode": "gpu"}, ["side"]),
+        ({"mig"}, set(), {}, []),
+        ({"mig"}, set(), {"resources.mig_strategy": "mixed"}, ["mig"]),
         (BOTH, set(), {"resources.core_name": "x.io/core", "resources.memory_name": "x.io/memory"}, []),
     ],
 )

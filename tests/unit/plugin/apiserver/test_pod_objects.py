@@ -13,6 +13,11 @@ def test_the_resources_that_make_a_pod_ours() -> None:
     names = pod_objects.card_resources(Settings({"resources.core_name": "a.b/cores", "resources.gpu_name": "a.b/gpu"}))
     assert {"a.b/cores", "a.b/gpu", "tencent.com/vcuda-memory", "nvidia.com/gpumem", "volcano.sh/vgpu-cores"} <= names
     assert "nvidia.com/gpu" not in names
+    container = {"name": "c", "resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}}}
+    pod = {"metadata": {"uid": "u", "namespace": "n", "name": "p"}, "spec": {"containers": [container]}}
+    for strategy in ("single", "mixed"):
+        found = pod_objects.parse(pod, pod_objects.card_resources(Settings({"resources.mig_strategy": strategy})))
+        assert found is not None and found.requests_cards == (strategy == "mixed")
 
 
 @pytest.mark.parametrize(
