@@ -25,7 +25,7 @@ struct stream_ordered {
 };
 
 /* The device whose pool serves the stream, which may be another than the current one. */
-static bool device_of(CUstream stream, CUdevice *device)
+static bool device_of_stream(CUstream stream, CUdevice *device)
 {
 	CUcontext context, current, popped;
 
@@ -43,7 +43,7 @@ static struct pool *pool_of_stream(CUstream stream)
 	CUmemoryPool handle = NULL;
 	CUdevice device;
 
-	if (!device_of(stream, &device) || REAL(cuDeviceGetMemPool, &handle, device) != CUDA_SUCCESS)
+	if (!device_of_stream(stream, &device) || REAL(cuDeviceGetMemPool, &handle, device) != CUDA_SUCCESS)
 		return NULL;
 	return pools_of_handle(handle, device);
 }
