@@ -147,9 +147,6 @@ class Node(nodes.SimulatedNode):
             *(str(card["processes"]) for card in self.read_cards() if card["processes"]),
         ]
 
-    def lose_card(self) -> None:
-        nodes.simctl().set_lost(str(self.sim), 0)
-
     def environment(self) -> dict[str, str]:
         libraries = next(self.driver.rglob("libcuda.so.1")).parent
         path = f"{self.programs}:{os.environ['PATH']}"

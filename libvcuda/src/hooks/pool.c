@@ -24,19 +24,33 @@ struct stream_ordered {
 	bool entered;              /* the guard is held for `pooled` */
 };
 
-static struct pool *current_pool(void)
+/* The device whose pool serves the stream, which may be another than the current one. */
+static bool device_of_stream(CUstream stream, CUdevice *device)
+{
+	CUcontext context, current, popped;
+
+	if ((uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD ||
+	    REAL(cuStreamGetCtx, stream, &context) != CUDA_SUCCESS || REAL(cuCtxGetCurrent, &current) != CUDA_SUCCESS ||
+	    context == current || REAL(cuCtxPushCurrent_v2, context) != CUDA_SUCCESS)
+		return device_limits_current_device(device);
+	bool is_known = device_limits_current_device(device);
+	(void)REAL(cuCtxPopCurrent_v2, &popped);
+	return is_known;
+}
+
+static struct pool *pool_of_stream(CUstream stream)
 {
 	CUmemoryPool handle = NULL;
 	CUdevice device;
 
-	if (!device_limits_current_device(&device) || REAL(cuDeviceGetMemPool, &handle, device) != CUDA_SUCCESS)
+	if (!device_of_stream(stream, &device) || REAL(cuDeviceGetMemPool, &handle, device) != CUDA_SUCCESS)
 		return NULL;
 	return pools_of_handle(handle, device);
 }
 
-static struct pool *pool_of(CUmemoryPool handle)
+static struct pool *pool_of(CUmemoryPool handle, CUstream stream)
 {
-	return handle ? pools_of_handle(handle, pools_device(handle)) : current_pool();
+	return handle ? pools_of_handle(handle, pools_device(handle)) : pool_of_stream(stream);
 }
 
 /* Even if no graph ran any more: it may have ended since the first try. */
@@ -46,26 +60,33 @@ static bool begin_after_graphs(struct stream_ordered *call, struct pool *pool, s
 	return pools_begin(&call->pooled, pool, size);
 }
 
-/* `handle` NULL: the current pool of the current device. */
-static CUresult begin_stream_ordered(struct stream_ordered *call, CUmemoryPool handle, size_t size)
+/* A charge for the allocation itself. */
+static CUresult begin_single(struct stream_ordered *call, CUmemoryPool handle, size_t size)
+{
+	CUdevice preferred = handle ? pools_preferred(handle) : NO_DEVICE;
+
+	call->hosts = handle && pools_is_hosts(handle);
+	CUresult result = call->hosts || preferred != NO_DEVICE ? charge_begin_on(&call->single, preferred, size)
+								: charge_begin_stream_ordered(&call->single, size);
+	call->single.is_unlisted = handle && pools_is_managed(handle);
+	return result;
+}
+
+/* `handle` NULL: the current pool of the stream's device. */
+static CUresult begin_stream_ordered(struct stream_ordered *call, CUmemoryPool handle, size_t size, CUstream stream)
 {
 	struct pool *pool = NULL;
 
 	*call = (struct stream_ordered){.entered = limits_state() == LIMITS_PRESENT && guard_enter()};
 	if (call->entered) {
-		pool = pool_of(handle);
+		pool = pool_of(handle, stream);
 		if (!pool) {
 			guard_leave();
 			call->entered = false;
 		}
 	}
-	call->hosts = !pool && handle && pools_is_hosts(handle);
-	if (!pool) {
-		CUresult result = call->hosts ? charge_begin_on(&call->single, NO_DEVICE, size)
-					      : charge_begin_stream_ordered(&call->single, size);
-		call->single.is_unlisted = handle && pools_is_managed(handle);
-		return result;
-	}
+	if (!pool)
+		return begin_single(call, handle, size);
 	context_overhead_follow_rarely(pools_device_of(pool));
 	managed_free_complete();
 	if (pools_begin(&call->pooled, pool, size) || begin_after_graphs(call, pool, size) ||
@@ -113,7 +134,7 @@ static CUresult fall_back_to_managed(struct stream_ordered *call, CUdeviceptr *p
 	return charge_managed_fallback_for_pool(device, size, pointer);
 }
 
-/* The pool that the memory came from. It may not be the expected one, since the stream may belong to another device. */
+/* The pool that the memory came from. Another thread may have changed the device's current one meanwhile. */
 static struct pool *pool_of_pointer(CUdeviceptr pointer, struct pool *expected)
 {
 	CUmemoryPool handle = NULL;
@@ -146,7 +167,7 @@ static CUresult end_stream_ordered(struct stream_ordered *call, CUresult result,
 EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
 {
 	struct stream_ordered call;
-	CUresult result = begin_stream_ordered(&call, NULL, size);
+	CUresult result = begin_stream_ordered(&call, NULL, size, stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -159,7 +180,7 @@ EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stre
 EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream stream)
 {
 	struct stream_ordered call;
-	CUresult result = begin_stream_ordered(&call, NULL, size);
+	CUresult result = begin_stream_ordered(&call, NULL, size, stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -173,7 +194,7 @@ EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream
 EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
 {
 	struct stream_ordered call;
-	CUresult result = begin_stream_ordered(&call, pool, size);
+	CUresult result = begin_stream_ordered(&call, pool, size, stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -186,7 +207,7 @@ EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmem
 EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
 {
 	struct stream_ordered call;
-	CUresult result = begin_stream_ordered(&call, pool, size);
+	CUresult result = begin_stream_ordered(&call, pool, size, stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -84,6 +84,7 @@ static CUresult charge_handle(CUmemGenericAllocationHandle handle, uint64_t size
 		return result;
 	}
 	charge.kind = ALLOCATED_HANDLE;
+	charge.is_unlisted = true; /* NVML lists it with its exporter, if with anybody */
 	return charge_end(&charge, result, handle);
 }
 
@@ -157,6 +158,7 @@ static CUresult count_opened(CUresult result, const CUdeviceptr *pointer, struct
 	if (!base_of(*pointer, &base, &size))
 		return result;
 	result = charge_begin(&charge, size);
+	charge.is_unlisted = true; /* as in charge_handle */
 	if (result == CUDA_SUCCESS)
 		return charge_end(&charge, result, *pointer);
 	(void)GUARDED(close_memory(*pointer));

@@ -30,6 +30,7 @@ struct pool {
 	CUdevice device;     /* NO_DEVICE: the memory is the host's or managed */
 	bool hosts;          /* the memory is the host's */
 	bool managed;
+	CUdevice preferred;  /* of managed memory; NO_DEVICE: there is none */
 	struct device_limits limited;
 	int card;            /* USAGE_NO_CARD: the device has no limit */
 	uint64_t booked;
@@ -111,6 +112,7 @@ static struct pool *add_pool(CUmemoryPool handle, CUdevice device)
 	pool->handle = handle;
 	pool->device = device;
 	pool->card = USAGE_NO_CARD;
+	pool->preferred = NO_DEVICE;
 	if (device != NO_DEVICE && device_limits_of(device, &pool->limited))
 		pool->card = usage_card(pool->limited.uuid);
 	pool->next = pools;
@@ -169,7 +171,7 @@ CUdevice pools_device(CUmemoryPool handle)
 void pools_made(CUmemoryPool handle, const CUmemLocation *location, int type)
 {
 	bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
-	bool on_card = !managed && location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+	bool has_device = location->type == CU_MEM_LOCATION_TYPE_DEVICE, on_card = !managed && has_device;
 
 	lock_pools();
 	struct pool *pool = find_pool(handle, NO_DEVICE);
@@ -178,6 +180,7 @@ void pools_made(CUmemoryPool handle, const CUmemLocation *location, int type)
 	if (pool) {
 		pool->hosts = !managed && !on_card;
 		pool->managed = managed;
+		pool->preferred = managed && has_device ? location->id : NO_DEVICE;
 	}
 	pthread_mutex_unlock(&lock);
 }
@@ -200,6 +203,16 @@ bool pools_is_managed(CUmemoryPool handle)
 
 	pthread_mutex_unlock(&lock);
 	return managed;
+}
+
+CUdevice pools_preferred(CUmemoryPool handle)
+{
+	lock_pools();
+	const struct pool *pool = find_pool(handle, NO_DEVICE);
+	CUdevice device = pool ? pool->preferred : NO_DEVICE;
+
+	pthread_mutex_unlock(&lock);
+	return device;
 }
 
 /* Called with the lock held, as is every static function from here to pools_begin. */

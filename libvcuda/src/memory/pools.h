@@ -40,10 +40,12 @@ void pools_made(CUmemoryPool handle, const CUmemLocation *location, int type);
 
 /*
  * Whether the pool's memory is the host's, which costs the card nothing. A pool of managed memory is charged as
- * cuMemAllocManaged is, by allocation and to the current card: what the pool has reserved may lie anywhere.
+ * cuMemAllocManaged is, by allocation: what the pool has reserved may lie anywhere. It counts for the device that the pool
+ * prefers. NO_DEVICE: the pool is none of managed memory, or prefers no device, so it counts for the current one.
  */
 bool pools_is_hosts(CUmemoryPool handle);
 bool pools_is_managed(CUmemoryPool handle);
+CUdevice pools_preferred(CUmemoryPool handle);
 void pools_gone(CUmemoryPool handle);
 
 /*

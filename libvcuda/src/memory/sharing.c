@@ -324,9 +324,8 @@ bool sharing_reclaim(void)
 static struct share_hold *import(const struct share *share)
 {
 	struct share_hold *hold = hold_share(SHARE_IMPORTED, share, false);
-	struct share exported;
 
-	if (hold && hold->lock && share_locks_find(share->id, &exported))
+	if (hold && hold->lock)
 		return hold;
 	sharing_drop(hold);
 	return NULL;

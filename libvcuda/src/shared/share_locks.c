@@ -34,7 +34,7 @@ enum {
 #define FIRST(role) ((uint64_t)((role) + 1) << BITS) /* behind the locks of the slots */
 #define PER_ID ((uint64_t)1 << (CARD_BITS + SIZE_BITS))
 
-_Static_assert(VGPU_USAGE_SHARES == 16, "the file of an id");
+_Static_assert(VGPU_USAGE_SHARES == 32, "the file of an id");
 _Static_assert(VGPU_LIMITS_MAX_CARDS <= 1 << CARD_BITS, "cards in a lock's byte");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -74,14 +74,14 @@ static int open_share_file(unsigned int number)
 	const int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
 	char path[] = VGPU_USAGE_PATH "0";
 
-	path[sizeof(path) - 2] = "0123456789abcdef"[number];
+	path[sizeof(path) - 2] = "0123456789abcdefghijklmnopqrstuv"[number];
 	int fd = open(path, flags);
 	return fd < 0 && errno == ENOENT ? open(VGPU_USAGE_PATH, flags) : fd;
 }
 
 static int open_file_of(uint32_t id)
 {
-	return open_share_file(id >> 28);
+	return open_share_file(id >> 27);
 }
 
 /* The first byte of some lock in [from, to). */
@@ -118,18 +118,33 @@ static bool is_kept(uint32_t id, uint64_t byte)
 	return atomic_load(&are_kept);
 }
 
+static bool find_exported(int fd, uint32_t id, struct share *share)
+{
+	uint64_t from = FIRST(SHARE_EXPORTED) + id * PER_ID, found;
+
+	if (!find_lock(fd, from, from + PER_ID, &found))
+		return false;
+	*share = share_of(found - FIRST(SHARE_EXPORTED));
+	return true;
+}
+
 void *share_locks_take(enum share_role role, const struct share *share)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
 	struct flock taken = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_len = 1};
 	const size_t size = (size_t)sysconf(_SC_PAGESIZE);
+	struct share exported;
 	int fd = open_file_of(share->id);
 
 	if (fd < 0)
 		return NULL;
 	taken.l_start = (off_t)(FIRST(role) + byte_of(share));
-	void *page = fcntl(fd, F_OFD_SETLK, &taken) == 0 ? mmap(NULL, size, PROT_NONE, MAP_SHARED, fd, 0) : MAP_FAILED;
+	bool is_taken = fcntl(fd, F_OFD_SETLK, &taken) == 0;
+	bool is_vain = is_taken && role == SHARE_IMPORTED && !find_exported(fd, share->id, &exported);
+	void *page = is_taken && !is_vain ? mmap(NULL, size, PROT_NONE, MAP_SHARED, fd, 0) : MAP_FAILED;
 	close(fd);
+	if (is_vain) /* somebody may have counted it as held by an importer alone */
+		report_change();
 	if (page == MAP_FAILED)
 		return NULL;
 	if (usage && !usage_region_load(&usage->share_changes)) /* from now on there may be such an end */
@@ -156,16 +171,6 @@ void share_locks_drop(void *held, enum share_role role, uint32_t id)
 	munmap(held, (size_t)sysconf(_SC_PAGESIZE));
 	if (role == SHARE_EXPORTED ? is_held(SHARE_IMPORTED, id) : !is_held(SHARE_EXPORTED, id))
 		report_change();
-}
-
-static bool find_exported(int fd, uint32_t id, struct share *share)
-{
-	uint64_t from = FIRST(SHARE_EXPORTED) + id * PER_ID, found;
-
-	if (!find_lock(fd, from, from + PER_ID, &found))
-		return false;
-	*share = share_of(found - FIRST(SHARE_EXPORTED));
-	return true;
 }
 
 bool share_locks_find(uint32_t id, struct share *share)

@@ -87,7 +87,7 @@ def multicaster(sim_box: Callable[..., SimBox]) -> tuple[SimBox, Client, int]:
 
 def bound(client: Client, to: int, call: str, offset: int = 0, size: int = LIMIT) -> None:
     """Binds new memory by the call, and gives up its handle and its mapping."""
-    device = "0 " if call.endswith("_v2") or "Endpoint" in call else ""
+    device = "0 " if call.endswith("_v2") else ""
     memory = client.made(f"cuMemCreate & {size} {ON_CARD} 0")
     if "Addr" in call:
         address = client.made(f"cuMemAddressReserve & {size} 0 0 0")
@@ -113,17 +113,6 @@ def test_bound_memory_is_charged_until_it_is_unbound(multicaster: tuple[SimBox, 
     bound(client, multicast, call)
     client.does(f"cuMemRelease {multicast}")
     assert (client.left(), box.held()) == (LIMIT, 0)
-
-
-@pytest.mark.parametrize("call", ["cuLogicalEndpointBindMem", "cuLogicalEndpointBindAddr"])
-@pytest.mark.parametrize("end", ["cuLogicalEndpointUnbind {} 0 0 {}", "cuLogicalEndpointDestroy {}"])
-def test_memory_of_an_endpoint_is_charged_until_it_is_unbound(t4: SimBox, client: Client, call: str, end: str) -> None:
-    endpoint = client.made("cuLogicalEndpointIdReserve & 1")
-    client.does(f"cuLogicalEndpointCreate {endpoint} {{i:1,i:0,Q:{LIMIT},i:0,i:0}}")
-    bound(client, endpoint, call)
-    assert (client.left(), t4.held()) == (0, LIMIT)
-    client.does(end.format(endpoint, LIMIT))
-    assert (client.left(), t4.held()) == (LIMIT, 0)
 
 
 def test_a_mapped_multicast_object_keeps_what_is_bound(multicaster: tuple[SimBox, Client, int]) -> None:

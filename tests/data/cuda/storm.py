@@ -13,15 +13,16 @@ from random import Random
 
 MIB = 1 << 20
 OUT_OF_MEMORY = 2
-SIZES = (4096, 3 * MIB // 4, MIB + 61440, 2 * MIB, 7 * MIB + 1, 48 * MIB, 130 * MIB)
+SIZES = (4096, 3 * MIB // 4, MIB + 61440, 2 * MIB, 7 * MIB + 512, 48 * MIB, 130 * MIB)
 PHYSICAL = (ctypes.c_int * 8)(1, 0, 1, 0, 0, 0, 0, 0)
 NON_BLOCKING, RELAXED, AUTO_FREE = 1, 2, 1
 
 
 class Caller:
-    """One thread's calls, and what it holds: for each thing the call that ends it."""
+    """One thread's calls, and what it holds: for each thing the call that ends it. `mapped`: what all threads hold."""
 
-    def __init__(self, cuda: ctypes.CDLL, seed: int) -> None:
+    def __init__(self, cuda: ctypes.CDLL, seed: int, mapped: dict[int, list[ctypes.c_uint64]]) -> None:
+        self.mapped = mapped
         self.cuda, self.chance = cuda, Random(seed)
         self.held: list[Callable[[], object]] = []
         self.results = {0: 0, OUT_OF_MEMORY: 0}
@@ -53,6 +54,26 @@ class Caller:
     def physical(self) -> None:
         size = ctypes.c_uint64(2 * MIB * self.chance.randrange(1, 60))
         self.made("cuMemCreate", size, PHYSICAL, ctypes.c_uint64(0), end="cuMemRelease")
+
+    def shared(self) -> None:
+        """Threads map memory and end that, while others ask for a handle by the address."""
+        size, none, mapped = ctypes.c_uint64(2 * MIB), ctypes.c_uint64(0), list(self.mapped)
+        if len(mapped) < 4 and (handle := self.made("cuMemCreate", size, PHYSICAL, none)):
+            address = self.made("cuMemAddressReserve", size, none, none, none) or 0
+            memory = [ctypes.c_uint64(address), size, none, ctypes.c_uint64(handle), none]
+            assert self.cuda.cuMemMap(*memory) == 0
+            self.mapped[address] = memory
+        elif self.chance.random() < 0.2:
+            self.unmap(mapped[:1])
+        for address in mapped * 9:
+            retained = ctypes.c_uint64()
+            if not self.cuda.cuMemRetainAllocationHandle(ctypes.byref(retained), ctypes.c_uint64(address)):
+                assert self.cuda.cuMemRelease(retained) == 0
+
+    def unmap(self, addresses: list[int]) -> None:
+        for memory in filter(None, [self.mapped.pop(address, None) for address in addresses]):
+            assert self.cuda.cuMemRelease(memory[3]) == 0
+            assert self.cuda.cuMemUnmap(*memory[:2]) == 0
 
     def graph(self) -> None:
         """A graph with a block of memory, launched twice and destroyed."""
@@ -91,12 +112,14 @@ class Caller:
             if self.chance.random() < 0.4:
                 self.end(self.chance.randrange(4))
         self.end(len(self.held))
+        self.unmap(list(self.mapped))
 
 
 def storm(cuda: ctypes.CDLL, seed: int, threads: int, calls: int, *kinds: str) -> list[int]:
     context = ctypes.c_uint64()
     cuda.cuCtxGetCurrent(ctypes.byref(context))
-    callers = [Caller(cuda, seed * 100 + number) for number in range(threads)]
+    mapped: dict[int, list[ctypes.c_uint64]] = {}
+    callers = [Caller(cuda, seed * 100 + number, mapped) for number in range(threads)]
     failures: list[BaseException] = []
 
     def run(caller: Caller) -> None:
