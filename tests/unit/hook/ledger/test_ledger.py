@@ -94,14 +94,6 @@ def test_a_living_container_keeps_its_id(node: Node) -> None:
     assert node.snapshot() == before
 
 
-def test_a_late_poststop_leaves_a_restarted_container_alone(node: Node) -> None:
-    assert node.ledger().claim(node.start("c1", 10), share())
-    node.kill(10)
-    assert node.ledger().claim(node.start("c1", 11), share())
-    assert not node.ledger().release("c1")
-    assert claims.read(node.settings.run_dir, "c1").pid == 11
-
-
 # Capacity
 
 

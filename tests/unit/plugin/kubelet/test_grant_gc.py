@@ -102,17 +102,6 @@ def test_kubelet_may_hear_later_than_the_plugin_that_a_pod_is_gone(node: Node) -
     assert node.grant_gc.pause == grant_gc.PAUSE
 
 
-def test_a_pod_deleted_by_force_keeps_its_grants_until_its_container_is_dead(node: Node) -> None:
-    grant = node.grant(holder=("u1-a", "main"), pod="web")
-    node.remembers(grant)
-    node.claim("c1", grant)
-    node.gone.add("u1-a")
-    assert node.rounds(100 * GRACE) == []
-    assert node.grant_gc.pause == grant_gc.SHORT_PAUSE
-    os.unlink(paths.claim(node.settings.run_dir, "c1"))
-    assert node.rounds(10) == [grant]
-
-
 def test_a_pod_whose_cgroup_kubelet_has_removed_is_over(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     states = {"u1": pod_cgroups.GONE, "u2": pod_cgroups.EMPTY, "u3": pod_cgroups.UNKNOWN, "u4": pod_cgroups.GONE}
 
@@ -427,9 +416,13 @@ def test_static_pods_do_not_make_a_list_count(pod: str, static: bool) -> None:
 # What else keeps a grant
 
 
-def test_a_living_container_keeps_its_grant(node: Node) -> None:
-    """A pod that was deleted by force is not listed any more, and may run on for a while."""
-    grant = node.grant(holder=("u1", "main"), pod="web")
+@pytest.mark.parametrize("gone", [False, True], ids=["not listed any more", "gone from the API server"])
+def test_a_living_container_keeps_its_grant(node: Node, gone: bool) -> None:
+    """A pod that was deleted by force may run on for a while."""
+    grant = node.grant(holder=("u1-a", "main"), pod="web")
+    if gone:
+        node.remembers(grant)
+        node.gone.add("u1-a")
     node.claim("c1", grant)
     assert node.rounds(100 * GRACE) == []
     assert node.grant_gc.pause == grant_gc.SHORT_PAUSE, "to end it soon after the container"
