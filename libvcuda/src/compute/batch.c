@@ -117,8 +117,11 @@ static void note_gap(struct compute_context *context, struct stream_slot *slot, 
 	bool is_seen = !context->working && context->idle_since;
 	uint64_t since = is_seen ? context->idle_since : context->expected;
 
-	if (context->expected && (is_seen || now > since))
+	if (context->expected && (is_seen || now > since)) {
 		context->gaps[context->gap_count++ % GAPS] = (struct gap){since, now, is_seen};
+		if (!is_seen && !container_slice_has_neighbours(context->bucket))
+			STORE(context->is_polled, 1);
+	}
 	context->expected = (is_seen || context->expected < now ? now : context->expected) + estimate;
 	count_up(&context->working, !slot->has_work);
 	slot->has_work = true;
@@ -311,6 +314,12 @@ bool batch_joined(struct launch *launch, bool succeeded)
 	return true;
 }
 
+bool batch_looks_for_quiet(const struct compute_context *context)
+{
+	return container_slice_has_neighbours(context->bucket) ||
+	       (LOAD(context->is_polled) && LOAD(context->bucket->unsure) >= BATCH_UNSURE);
+}
+
 uint64_t batch_end_quiet(struct compute_context *context, uint64_t now)
 {
 	uint64_t next = UINT64_MAX;
@@ -394,8 +403,10 @@ static void note_waited(struct compute_context *context, uint64_t key, bool othe
 			closed->joined_at = closed->closed_at;
 		slot->has_work = false;
 		count_up(&context->working, -1);
-		if (!context->working)
+		if (!context->working) {
 			context->idle_since = now;
+			STORE(context->is_polled, 0);
+		}
 	}
 }
 

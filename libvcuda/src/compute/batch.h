@@ -97,6 +97,13 @@ void batch_drop_local_slice(struct compute_context *context, struct batch *batch
 #define BATCH_QUIET (50 * NS_PER_US)
 uint64_t batch_end_quiet(struct compute_context *context, uint64_t now);
 
+/*
+ * Whether it does: beside others, who wait for that end, and where the program polls and its kernels' mean does not say
+ * how long each takes. Where all take the same, looks would only cost.
+ */
+#define BATCH_UNSURE 8 /* of 256: by so much batches end before their estimate, in the mean */
+bool batch_looks_for_quiet(const struct compute_context *context);
+
 /* The batch has ended, and its stream has no other work. */
 void batch_note_done(struct compute_context *context, const struct batch *done);
 

@@ -132,7 +132,10 @@ static void learn(const struct compute_context *context, const struct batch *bat
 	bool is_clear = is_sure && (!batch->idle_times || took < batch->estimate);
 	bool is_certain = is_alone && (is_clear || (used > 4 * batch->estimate && !is_beside));
 
-	if (batch->is_mixed || batch->is_interrupted || (batch->launches > 1 && (batch->idle_times || !is_alone)))
+	/* Of rounds that a program polls, idle time shows in the long ones: those without any are the short ones. */
+	bool is_clean = !batch->idle_times && is_alone && !context->is_polled;
+
+	if (batch->is_mixed || batch->is_interrupted || (batch->launches > 1 && !is_clean))
 		return;
 	uint64_t measured = is_beside || batch->was_held ? saturating_less(batch->counted, batch->gaps) : used;
 	estimates_add(batch->kind, is_alone ? measured : took, batch->launches,
@@ -294,7 +297,7 @@ static uint64_t complete_in_context(struct compute_context *context)
 		return clock_now() + EARLIEST_LOOK;
 	if (context->under_way && context->handle && REAL(cuCtxPushCurrent_v2, context->handle) == CUDA_SUCCESS) {
 		uint64_t now = clock_now(), quiet = UINT64_MAX;
-		if (container_slice_has_neighbours(context->bucket))
+		if (batch_looks_for_quiet(context))
 			quiet = batch_end_quiet(context, now);
 		complete_ended(context, now);
 		next = bounds_min(next_end(context, now), quiet);

@@ -87,6 +87,7 @@ struct compute_context {
 	uint32_t event_count; /* events not in use */
 	uint32_t event_total;
 	uint32_t working;     /* stream slots that have work */
+	uint32_t is_polled;   /* alone on its card it was idle though no thread had waited: the program polls */
 	uint64_t copied;      /* bytes that its streams copied over the bus since one of them waited for another */
 	uint64_t interrupted; /* key of the stream whose batches are interrupted; 0: none */
 	uint64_t idle_since;   /* when a thread had last waited for the last of its work; 0: never yet */

@@ -52,10 +52,8 @@ static void poll_until_exit(void)
 			active = now;
 		if (now - active > ACTIVE_FOR || (next == UINT64_MAX && container_slice_may_be_awaited()))
 			sleep_for_good();
-		else if (next == UINT64_MAX)
-			clock_sleep_until(now + LOOK_EACH);
 		else
-			sleep_until(seen, next < now + LATEST_LOOK ? next : now + LATEST_LOOK);
+			sleep_until(seen, next == UINT64_MAX ? now + LOOK_EACH : bounds_min(next, now + LATEST_LOOK));
 	}
 }
 
