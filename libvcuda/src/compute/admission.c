@@ -96,15 +96,15 @@ static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t e
 {
 	uint64_t in_flight = token_bucket_in_flight(bucket), finish = LOAD(bucket->finish);
 	uint64_t rest = finish > now ? finish - now : 0;
-	uint64_t ahead = ahead_beside_others(bucket, now);
+	uint64_t ahead = ahead_beside_others(bucket, now), left = SLICE_AHEAD_LONG + clock_lateness();
 	uint64_t most = bounds_max(2 * ahead, estimate + VGPU_USAGE_TIME_UNIT);
 
 	if (!in_flight)
 		return true;
-	if (is_trusted && in_flight <= most && (rest + estimate <= ahead || rest <= SLICE_AHEAD_LONG + SHORT))
+	if (is_trusted && in_flight <= most && (rest + estimate <= ahead || rest <= left + SHORT))
 		return true;
-	*again = now + bounds_clamp(rest > SLICE_AHEAD_LONG ? rest - SLICE_AHEAD_LONG : rest, SHORT,
-				    ahead > SLICE_AHEAD ? SLICE_LOOK_UNSURE : NS_PER_MS);
+	*again = now + bounds_clamp(rest > left ? rest - left : rest, SHORT,
+				    LOAD(bucket->unsure) < SLICE_UNSURE ? NS_PER_MS : SLICE_LOOK_UNSURE);
 	return false;
 }
 

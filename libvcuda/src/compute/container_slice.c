@@ -540,7 +540,8 @@ static void look_at_others(uint64_t now)
 	static uint64_t looked_at;
 	uint64_t where;
 
-	if (!(LOAD(container_slice.is_mixed) || is_long(now)) || !try_lock_slice())
+	if (now < LOAD(looked_at) + SLICE_LOOK || !(LOAD(container_slice.is_mixed) || is_long(now)) ||
+	    !try_lock_slice())
 		return;
 	(void)presence_ignores();
 	if (LOAD(container_slice.present) && presence_of_others(&where)) {
@@ -548,7 +549,7 @@ static void look_at_others(uint64_t now)
 		if (is_long(now) && LOAD(container_slice.lets_in))
 			put_off(now - bounds_max(looked_at, now - 2 * NS_PER_MS));
 	}
-	looked_at = now;
+	STORE(looked_at, now);
 	unlock_slice();
 }
 

@@ -13,7 +13,7 @@ _Atomic uint32_t contexts_generation = 1;
 
 static atomic_flag making = ATOMIC_FLAG_INIT;
 
-struct compute_context *contexts_find(CUcontext handle)
+static struct compute_context *find_context(CUcontext handle)
 {
 	for (int i = 0; i < MOST_CONTEXTS; i++) {
 		struct compute_context *context = atomic_load_explicit(&contexts[i], memory_order_acquire);
@@ -47,7 +47,7 @@ static struct compute_context *add_context(CUcontext handle)
 	if (!device_limits_current_device(&device) || !(bucket = token_bucket_of_device(device)))
 		return NULL;
 	contexts_lock(&making);
-	struct compute_context *context = contexts_find(handle);
+	struct compute_context *context = find_context(handle);
 	if (!context && (context = blank())) {
 		uint64_t orders = context->orders;
 		memset(context, 0, sizeof(*context));
@@ -71,7 +71,7 @@ struct compute_context *contexts_current(struct guard_thread *thread)
 		return NULL;
 	if (thread->handle == handle && thread->generation == now)
 		return thread->context;
-	thread->context = contexts_find(handle);
+	thread->context = find_context(handle);
 	if (!thread->context)
 		thread->context = add_context(handle);
 	thread->handle = handle;
@@ -86,7 +86,7 @@ struct compute_context *contexts_current_if_any(struct guard_thread *thread)
 
 struct compute_context *contexts_hold(CUcontext handle)
 {
-	struct compute_context *context = handle ? contexts_find(handle) : NULL;
+	struct compute_context *context = handle ? find_context(handle) : NULL;
 
 	if (context)
 		contexts_lock(&context->lock);

@@ -104,8 +104,6 @@ struct compute_context {
 extern struct compute_context *_Atomic contexts[MOST_CONTEXTS];
 extern _Atomic uint32_t contexts_generation; /* changes when a context is destroyed */
 
-struct compute_context *contexts_find(CUcontext handle);
-
 /* Returns the calling thread's context. NULL: it has none, or its card has no limit. */
 struct compute_context *contexts_current(struct guard_thread *thread);
 

@@ -441,12 +441,14 @@ void presence_drop(void)
 bool presence_of_others(uint64_t *where)
 {
 	for (struct card *card = cards; card < cards + card_count; card++)
-		if (is_locked(card->at, card->at + own, where) || is_locked(card->at + own + 1, queue_of(card), where))
+		if (is_locked(card->at, queue_of(card), where) &&
+		    (*where != card->at + own || is_locked(card->at, card->at + own, where) ||
+		     is_locked(card->at + own + 1, queue_of(card), where)))
 			return true;
 	return false;
 }
 
-/* The kernel returns some lock in the range, not the first one. */
+/* The kernel returns some lock in the range, not the first one. It may be another process's of this container. */
 static unsigned int list_locked(uint64_t from, uint64_t to, uint64_t *where, unsigned int count)
 {
 	uint64_t found;
@@ -454,17 +456,16 @@ static unsigned int list_locked(uint64_t from, uint64_t to, uint64_t *where, uns
 	if (count == PRESENCE_LISTED || !is_locked(from, to, &found))
 		return count;
 	where[count] = found;
-	return list_locked(found + 1, to, where, list_locked(from, found, where, count + 1));
+	count += (found & OWN_MASK) != own;
+	return list_locked(found + 1, to, where, list_locked(from, found, where, count));
 }
 
 unsigned int presence_list_others(uint64_t where[PRESENCE_LISTED])
 {
 	unsigned int count = 0;
 
-	for (struct card *card = cards; card < cards + card_count; card++) {
-		count = list_locked(card->at, card->at + own, where, count);
-		count = list_locked(card->at + own + 1, queue_of(card), where, count);
-	}
+	for (struct card *card = cards; card < cards + card_count; card++)
+		count = list_locked(card->at, queue_of(card), where, count);
 	return count;
 }
 
@@ -582,10 +583,8 @@ enum presence_lease presence_lease_of(uint64_t where, uint64_t now)
 		 to = (now + PRESENCE_LEASE_MOST) / PRESENCE_PLACE, found;
 	uint64_t length = LEASE_TIME_MASK + 1;
 
-	if (!ofd_lock(card, F_OFD_GETLK, F_WRLCK, all, &length, &found))
-		return PRESENCE_NO_LEASE;
 	if (!find_lease(card, all, from, to, &found))
-		return PRESENCE_LAPSED;
+		return ofd_lock(card, F_OFD_GETLK, F_WRLCK, all, &length, &found) ? PRESENCE_LAPSED : PRESENCE_NO_LEASE;
 	enum presence_lets lets = found & LEASE_LETS;
 	if (lets == PRESENCE_LETS_NOBODY)
 		return PRESENCE_LEASED;

@@ -24,7 +24,7 @@
  * Work under way hides the launch's latency (5 us) and the poller's (50 to 100 us).
  */
 #define SLICE_AHEAD NS_PER_MS               /* work under way, while others may come */
-#define SLICE_AHEAD_LONG (NS_PER_MS / 2)    /* what is left of a longer kernel when the next one is launched */
+#define SLICE_AHEAD_LONG (NS_PER_MS / 2)    /* left of a longer kernel when the next is launched; and lateness */
 #define SLICE_LOOK (250 * NS_PER_US)        /* between two looks at the queue: one system call each */
 #define SLICE_STAY (200 * NS_PER_US)        /* without work and without others that wait */
 
