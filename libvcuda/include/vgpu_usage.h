@@ -35,7 +35,7 @@
 
 #define VGPU_USAGE_IDENTITY (((uint64_t)2 << 32) | 0x45535556u) /* version 2, "VUSE" in little-endian memory */
 #define VGPU_USAGE_SLOTS 1024u
-#define VGPU_USAGE_SHARES 32u /* VGPU_USAGE_PATH and a digit, 0 to v: files for locks (shared/share_locks.h) */
+#define VGPU_USAGE_SHARES 16u /* VGPU_USAGE_PATH and a hex digit: files for locks (shared/share_locks.h) */
 #define VGPU_USAGE_COUNTS ((uint64_t)1)         /* libvcuda counts `throttled`, `refusals` and `waits` */
 #define VGPU_USAGE_LOCKS_REFUSED ((uint64_t)2)  /* a sandbox refuses the locks by which containers take turns */
 #define VGPU_USAGE_WAITS_REFUSED ((uint64_t)4)  /* it refuses the waits by which they are woken */

@@ -41,7 +41,7 @@ WHAT = {
 
 ENTER = """
 mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && cd /usr/local/vgpu && mkdir driver ours usage && \
-for file in 0 1 2 3 4 5 6 7 8 9 a b c d e f g h i j k l m n o p q r s t u v; do : > usage/usage$file; done && \
+for file in 0 1 2 3 4 5 6 7 8 9 a b c d e f; do : > usage/usage$file; done && \
 cp "$0"/limits limits && mount --bind "$0"/driver driver && mount --bind "$0"/ours ours && echo in && exec cat
 """
 

@@ -29,7 +29,7 @@ REAL_DIR = PRIVATE_DIR + "/driver"
 USAGE_IDENTITY = 2 << 32 | 0x45535556
 USAGE_BEGINNING = Struct("=Q56x").pack(USAGE_IDENTITY)
 USAGE_SIZE = 1029184
-USAGE_SHARE_FILES = tuple(f"usage{digit}" for digit in "0123456789abcdefghijklmnopqrstuv")
+USAGE_SHARE_FILES = tuple(f"usage{number:x}" for number in range(16))
 NVIDIA_DIR = "/usr/local/nvidia"  #: images for gpu-manager, and CUDA's own, have it in PATH and LD_LIBRARY_PATH
 LIMITED = ("libcuda", "libnvidia-ml")  #: the libraries that libvcuda replaces, up to `.so`
 
