@@ -34,7 +34,7 @@ enum {
 #define FIRST(role) ((uint64_t)((role) + 1) << BITS) /* behind the locks of the slots */
 #define PER_ID ((uint64_t)1 << (CARD_BITS + SIZE_BITS))
 
-_Static_assert(VGPU_USAGE_SHARES == 32, "the file of an id");
+_Static_assert(VGPU_USAGE_SHARES == 16, "the file of an id");
 _Static_assert(VGPU_LIMITS_MAX_CARDS <= 1 << CARD_BITS, "cards in a lock's byte");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -74,14 +74,14 @@ static int open_share_file(unsigned int number)
 	const int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
 	char path[] = VGPU_USAGE_PATH "0";
 
-	path[sizeof(path) - 2] = "0123456789abcdefghijklmnopqrstuv"[number];
+	path[sizeof(path) - 2] = "0123456789abcdef"[number];
 	int fd = open(path, flags);
 	return fd < 0 && errno == ENOENT ? open(VGPU_USAGE_PATH, flags) : fd;
 }
 
 static int open_file_of(uint32_t id)
 {
-	return open_share_file(id >> 27);
+	return open_share_file(id >> 28);
 }
 
 /* The first byte of some lock in [from, to). */
