@@ -2,6 +2,7 @@
 #include "compute/neighbours.h"
 
 #include "base/log.h"
+#include "compute/change_cost.h"
 #include "compute/presence.h"
 #include "compute/schedule.h"
 #include "compute/slice_parameters.h"
@@ -28,6 +29,12 @@ static bool ignore(uint64_t where)
 	return false;
 }
 
+/* Whether this program's requests are so short, and changes so cheap, that they enter open slices at once. */
+static bool is_short_guest(const struct token_bucket *bucket)
+{
+	return LOAD(bucket->shared.time->longest) < SLICE_LONG && change_cost(bucket) < SLICE_OPEN_CHANGE;
+}
+
 /* Whether this process waits for a container at work. Else it ignores that one until it leaves. */
 static bool is_in_way(const struct token_bucket *bucket, const struct in_way *way, enum neighbours_want want,
 		      uint64_t now)
@@ -37,7 +44,8 @@ static bool is_in_way(const struct token_bucket *bucket, const struct in_way *wa
 	if (lease >= PRESENCE_LEASED) {
 		bool is_open = lease >= PRESENCE_OPEN;
 		bool is_long = lease == PRESENCE_LEASED_LONG || lease == PRESENCE_OPEN_LONG;
-		bool lets_in = (is_long && want == NEIGHBOURS_WANT_SOON) || (is_open && want == NEIGHBOURS_WANT_ROOM);
+		bool enters = want == NEIGHBOURS_WANT_ROOM || (want == NEIGHBOURS_WANT_SOON && is_short_guest(bucket));
+		bool lets_in = (is_long && want == NEIGHBOURS_WANT_SOON) || (is_open && enters);
 		neighbours.is_guest |= lets_in;
 		return !lets_in;
 	}

@@ -12,6 +12,7 @@ from checkout import DATA
 MS, SECOND = 1_000_000, 1_000_000_000
 FLOOD = {"kernel": f"fixed:{MS}", "wait": 0}
 VARYING = {"kernel": f"lognormal:{MS // 3}:800:{10 * MS}", "wait": 0}
+REQUESTS = {"kernel": "fixed:800000", "arrivals": "poisson:8000000"}
 TWO_STREAMS = {"replay": str(DATA / "recorded/training-two-streams.csv.gz")}
 
 
@@ -22,10 +23,20 @@ def shares(bench: Any, *tenants: tuple[int, dict[str, Any]], end: int = 3, **opt
     return [share * 100 for share in outcome.shares]
 
 
-@pytest.mark.parametrize(("tenants", "least"), [([(50, TWO_STREAMS)] * 2, 75), ([(22, TWO_STREAMS), (78, FLOOD)], 94)])
-def test_recorded_programs_leave_no_card_idle(bench: Any, tenants: Any, least: float) -> None:
-    """With slices of their own only, the card worked for 60 and 89 percent of the time; without a limiter for 97."""
-    got = shares(bench, *tenants)
+@pytest.mark.parametrize(
+    ("tenants", "least", "timing"),
+    [
+        ([(50, TWO_STREAMS)] * 2, 75, {}),
+        ([(22, TWO_STREAMS), (78, FLOOD)], 94, {}),
+        ([(77, TWO_STREAMS), (23, REQUESTS)], 65, {"wake_us": 1000}),
+    ],
+    ids=["both", "flood", "requests"],
+)
+def test_recorded_programs_leave_no_card_idle(bench: Any, tenants: Any, least: float, timing: dict[str, int]) -> None:
+    """With slices of their own only, the card worked for 60 and 89 percent of the time; without a limiter for 97.
+    Beside requests it worked for 61 while these waited for the host of an open slice to leave, 69 since.
+    """
+    got = shares(bench, *tenants, timing=timing)
     assert sum(got) > least
     assert all(one < share + 3 for one, (share, _) in zip(got, tenants))  # two quotas may be carried into the window
 
@@ -50,12 +61,14 @@ def test_a_graph_that_the_driver_takes_in_parts(bench: Any) -> None:
 
 
 def test_requests_run_beside_a_long_launch_in_an_open_slice(bench: Any) -> None:
-    """Of 100 ms. When they waited for its end, their 99th percentile was 148 ms."""
+    """Of 100 ms. When they waited for its end, their 99th percentile was 148 ms. In its first second the graph may work
+    off what it has saved up: 55.0 percent, and 50.3 in each of the seven seconds after it.
+    """
     service = {"kernel": "fixed:57674", "launches": 5, "arrivals": "poisson:5617614", "wait": "thread"}
     graph = {"kernel": "fixed:61397", "graph": 1637, "gap": 30 * MS, "wait": "thread"}
     tenants = [bench.scenario.Tenant(12, [service]), bench.scenario.Tenant(50, [graph])]
     tenants.append(bench.scenario.Tenant(30, [TWO_STREAMS]))
-    outcome = bench.workers.run(bench.scenario.Scenario(tenants, (SECOND, 3 * SECOND)))
+    outcome = bench.workers.run(bench.scenario.Scenario(tenants, (2 * SECOND, 4 * SECOND)))
     assert sorted(outcome.loads[0][0]["latency_ns"])[-4] < 60 * MS
     assert outcome.share(1) == pytest.approx(0.5, abs=0.01)
 
