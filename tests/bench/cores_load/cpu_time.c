@@ -21,7 +21,8 @@ uint64_t load_cpu_ns(void)
 			continue;
 		if (fgets(name, sizeof name, file) && strcmp(name, "vgpu-sim\n") != 0) {
 			snprintf(path, sizeof path, "/proc/self/task/%s/schedstat", task->d_name);
-			if (freopen(path, "r", file) && fscanf(file, "%llu", &ns) == 1)
+			file = freopen(path, "r", file); /* NULL: the thread has ended meanwhile */
+			if (file && fscanf(file, "%llu", &ns) == 1)
 				sum += ns;
 		}
 		if (file)
