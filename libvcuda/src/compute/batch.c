@@ -112,14 +112,15 @@ static void record_end(struct compute_context *context, struct batch *batch, CUs
  * Notes for how long the context was idle before the launch. That time is not the container's use. The context was idle
  * since a thread had waited for all of its work or, if none had, since the work should have been done.
  */
-static void note_gap(struct compute_context *context, struct stream_slot *slot, uint64_t estimate, uint64_t now)
+static void note_gap(struct compute_context *context, struct stream_slot *slot, uint64_t estimate, uint64_t asked,
+		     uint64_t now)
 {
 	bool is_seen = !context->working && context->idle_since;
 	uint64_t since = is_seen ? context->idle_since : context->expected;
 
 	if (context->expected && (is_seen || now > since)) {
 		context->gaps[context->gap_count++ % GAPS] = (struct gap){since, now, is_seen};
-		if (!is_seen && !container_slice_has_neighbours(context->bucket))
+		if (!is_seen && asked > since && !container_slice_has_neighbours(context->bucket))
 			STORE(context->is_polled, 1);
 	}
 	context->expected = (is_seen || context->expected < now ? now : context->expected) + estimate;
@@ -167,14 +168,14 @@ bool batch_join_reserved(struct launch *launch, uint64_t now)
 		batch->local_slice -= launch->estimate;
 		launch->batch = slot->open;
 		launch->order = batch->order;
-		note_gap(context, slot, launch->estimate, now);
+		note_gap(context, slot, launch->estimate, now, now);
 		add_to(batch, slot, launch, now);
 	}
 	contexts_unlock(&context->lock);
 	return is_reserved;
 }
 
-void batch_join(struct launch *launch, uint64_t now)
+void batch_join(struct launch *launch, uint64_t asked, uint64_t now)
 {
 	struct compute_context *context = launch->context;
 
@@ -188,7 +189,7 @@ void batch_join(struct launch *launch, uint64_t now)
 	if (context->interrupted && context->interrupted != slot->key)
 		count_interruptions(context);
 	struct batch *batch = slot->open < 0 ? NULL : &context->batches[slot->open];
-	note_gap(context, slot, launch->estimate, now);
+	note_gap(context, slot, launch->estimate, asked, now);
 	bool sample = wants_sample(slot, launch, now);
 	if (sample)
 		slot->sampled_at = now;

@@ -52,8 +52,8 @@ static inline void batch_estimate(struct launch *launch)
  */
 bool batch_join_reserved(struct launch *launch, uint64_t now);
 
-/* Puts the launch into a batch, before the driver's call. Its `estimate` is reserved. */
-void batch_join(struct launch *launch, uint64_t now);
+/* Puts the launch into a batch, before the driver's call. Its `estimate` is reserved. The program asked for it at `asked`. */
+void batch_join(struct launch *launch, uint64_t asked, uint64_t now);
 
 /* Called after the driver's call. A launch that failed is undone. True: the poller is needed for what is under way. */
 bool batch_joined(struct launch *launch, bool succeeded);

@@ -98,7 +98,7 @@ void compute_launch_begin(struct compute_launch *call, const void *function, uin
 	describe(launch, function, blocks);
 	uint64_t now = clock_now();
 	if (!batch_join_reserved(launch, now))
-		batch_join(launch, throttle_launch(launch, now));
+		batch_join(launch, now, throttle_launch(launch, now));
 }
 
 /* Begins one launch of a group, on its stream's device. Only the first one waits; the others follow at once. */
@@ -116,12 +116,12 @@ static void begin_member(struct compute_launch *call, const CUDA_LAUNCH_PARAMS *
 	if (find_account(launch)) {
 		describe(launch, member->function,
 			 compute_launch_blocks(member->gridDimX, member->gridDimY, member->gridDimZ));
-		uint64_t now = clock_now();
+		uint64_t asked = clock_now(), now = asked;
 		if (is_first)
 			now = throttle_launch(launch, now);
 		else
 			account_reserve(launch->bucket, launch->estimate, estimates_known(launch->kind), now);
-		batch_join(launch, now);
+		batch_join(launch, asked, now);
 	} else {
 		launch->context = NULL;
 	}
