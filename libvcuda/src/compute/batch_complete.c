@@ -273,20 +273,18 @@ static bool waits_alone(const struct token_bucket *bucket)
 static uint64_t next_end(const struct compute_context *context, uint64_t now)
 {
 	uint64_t next = UINT64_MAX, settled = waits_alone(context->bucket) ? SETTLED : 0;
-	bool is_sure = LOAD(context->bucket->unsure) < SLICE_UNSURE;
 
 	for (int i = 0; i < BATCHES; i++) {
 		const struct batch *batch = &context->batches[i];
 		if (batch->state == FREE)
 			continue;
-		is_sure &= !batch->is_guessed;
 		uint64_t end = expected_end(batch) + (batch->state == OPEN ? FORGOTTEN : 0);
 		uint64_t late = end < now ? (now - end) / 4 : 0;
 		uint64_t look = late ? now + (late < LATEST_LOOK ? late : LATEST_LOOK) : end + settled;
 		next = bounds_min(next, bounds_max(look, now + EARLIEST_LOOK));
 	}
 	if (context->under_way && next > now + OFTEN && container_slice_is_leaving(context->bucket))
-		return bounds_min(next, now + (is_sure ? LATEST_LOOK : OFTEN));
+		return now + OFTEN;
 	return next;
 }
 
