@@ -163,6 +163,9 @@ class History:
         state = self.box.cards()[card]
         return int(state["used"]) - self.neighbours[card] - sum(int(each["context"]) for each in state["processes"])
 
+    def is_over(self, card: int) -> bool:
+        return max(self.live(card), self.held(card)) > self.limits[card]
+
     def managed(self) -> int:
         """The bytes of managed memory that replace a full card's, by the usage region."""
         slots = (self.box.path / "usage/usage").read_bytes()[usage.CARDS_END : usage.CHARGES_OFFSET]
@@ -207,9 +210,12 @@ class History:
         assert self.ask(process, line)[0] == "0", line
 
     def made(self, process: Process, line: str, size: int = 0) -> int:
-        """The handle that a call gives which takes so much. Refused: it does not fit."""
+        """The handle that a call gives which takes so much. Refused: it does not fit, or the card is over its limit."""
         del size
         result, key = self.ask(process, line)[:2]
+        if result == str(OUT_OF_MEMORY) and line.startswith("cuStreamCreate"):
+            assert self.is_over(process.card), "refused, though it fits"
+            raise Refused
         assert result == "0", line
         return int(key)
 
@@ -711,8 +717,8 @@ class History:
     def step_other_card(self, process: Process) -> None:
         """Memory of a context on the other card, and of a stream there while this card's context is current."""
         card, before = 1 - process.card, len(process.holds)
-        if any(hold.memory.card == card for hold in process.of("managed")):
-            return  # the simulator's pools end with the last context there
+        if self.is_over(card) or any(hold.memory.card == card for hold in process.of("managed")):
+            return  # it gets no stream there; the simulator's pools end with the last context there
         context = self.opens(process, card)
         stream, size = self.made(process, f"cuStreamCreate & {NON_BLOCKING}"), self.some_size(card)
         self.makes(process, "pointer", size, f"cuMemAlloc_v2 & {size}", "cuMemFree_v2 KEY", context, card)
