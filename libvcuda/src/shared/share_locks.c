@@ -133,17 +133,20 @@ void *share_locks_take(enum share_role role, const struct share *share)
 	struct vgpu_usage *usage = atomic_load(&usage_region);
 	struct flock taken = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_len = 1};
 	const size_t size = (size_t)sysconf(_SC_PAGESIZE);
+	const uint64_t importers = FIRST(SHARE_IMPORTED) + share->id * PER_ID;
 	struct share exported;
+	uint64_t found;
 	int fd = open_file_of(share->id);
 
 	if (fd < 0)
 		return NULL;
 	taken.l_start = (off_t)(FIRST(role) + byte_of(share));
 	bool is_taken = fcntl(fd, F_OFD_SETLK, &taken) == 0;
-	bool is_vain = is_taken && role == SHARE_IMPORTED && !find_exported(fd, share->id, &exported);
+	bool is_outlived = is_taken && role == SHARE_IMPORTED && !find_exported(fd, share->id, &exported);
+	bool is_vain = is_outlived && !find_lock(fd, importers, importers + PER_ID, &found);
 	void *page = is_taken && !is_vain ? mmap(NULL, size, PROT_NONE, MAP_SHARED, fd, 0) : MAP_FAILED;
 	close(fd);
-	if (is_vain) /* somebody may have counted it as held by an importer alone */
+	if (is_outlived) /* somebody may have counted it as held by an importer alone */
 		report_change();
 	if (page == MAP_FAILED)
 		return NULL;

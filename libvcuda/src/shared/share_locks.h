@@ -24,8 +24,8 @@ enum share_role { SHARE_EXPORTED, SHARE_IMPORTED };
 
 /*
  * Takes the lock. The result holds it until share_locks_drop, with the same role and id. NULL: the lock is refused or is not
- * kept, or no process has exported what is imported. That is looked at with the lock held: an exporter that ends before
- * the lock does not see it.
+ * kept, or no process has the memory as its exporter or as another importer. That is looked at with the lock held: an
+ * exporter that ends before the lock does not see it.
  */
 void *share_locks_take(enum share_role role, const struct share *share);
 void share_locks_drop(void *held, enum share_role role, uint32_t id);

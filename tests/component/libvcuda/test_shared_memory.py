@@ -71,6 +71,18 @@ def test_an_import_of_another_containers_memory_is_charged(sim_box: Callable[...
     assert importer.left() == HALF
 
 
+def test_an_import_after_the_exporters_end_counts_once_with_an_earlier_one(box: SimBox) -> None:
+    exporter, first, second = box.caller(), box.caller(), box.caller()
+    handle = exporter.made(f"cuMemCreate & {HALF} {ON_CARD} 0")
+    file = exported(exporter, handle)
+    for importer in (first, second):
+        passed = exporter.pass_file(importer, file)
+        if importer is second:
+            exporter.kill()
+        importer.made(f"cuMemImportFromShareableHandle & {passed} {FILE_DESCRIPTOR}")
+    assert (first.left(), held_within(box)) == (HALF, HALF)
+
+
 def test_external_memory_that_nobody_is_charged_for_is_charged(sim_box: Callable[..., SimBox]) -> None:
     first, second = sim_box("t4x1"), sim_box("t4x1")
     second.limit(LIMIT)
