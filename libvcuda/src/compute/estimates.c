@@ -31,6 +31,7 @@ static struct estimate *displace(struct estimate *place, uint64_t key)
 	STORE(place->sure, 0);
 	STORE(place->ns, ESTIMATE_UNKNOWN);
 	STORE(place->sampled_at, 0);
+	STORE(place->sure_at, 0);
 	STORE(place->launched, 0);
 	STORE(place->key, key);
 	return place;
@@ -49,6 +50,17 @@ struct estimate *estimates_find(uint64_t function, uint64_t blocks)
 			return displace(&first[i], key);
 	}
 	return displace(&first[key >> 60 & (PROBES - 1)], key);
+}
+
+void estimates_begin(uint64_t function, uint64_t blocks, uint64_t ns)
+{
+	struct estimate *estimate = estimates_find(function, blocks);
+
+	(void)displace(estimate, LOAD(estimate->key));
+	if (!ns)
+		return;
+	STORE(estimate->ns, ns);
+	STORE(estimate->samples, 1);
 }
 
 /*

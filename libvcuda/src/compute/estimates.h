@@ -32,6 +32,9 @@ struct estimate {
 /* Returns the kernel's entry, which stays its own until another one displaces it. */
 struct estimate *estimates_find(uint64_t function, uint64_t blocks);
 
+/* A graph is new at its address. `ns`: how long it should take, by its kernels; 0: that is not known. */
+void estimates_begin(uint64_t function, uint64_t blocks, uint64_t ns);
+
 static inline uint64_t estimates_ns(const struct estimate *estimate)
 {
 	return __atomic_load_n(&estimate->ns, __ATOMIC_RELAXED);

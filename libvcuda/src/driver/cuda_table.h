@@ -313,6 +313,7 @@
 	CALL(cuMemPoolGetAttribute) \
 	CALL(cuGraphGetNodes) \
 	CALL(cuGraphNodeGetType) \
+	CALL(cuGraphKernelNodeGetParams_v2) \
 	CALL(cuGraphChildGraphNodeGetGraph) \
 	CALL(cuGraphMemAllocNodeGetParams) \
 	CALL(cuGraphMemFreeNodeGetParams) \

@@ -1,8 +1,8 @@
 /*
  * The wrappers of libcuda.so.1 for graphs. driver/cuda_table.h lists all wrappers.
  *
- * Belongs here: which allocation and free nodes a graph has, and the calls that instantiate, upload, launch and
- * destroy it. When a graph with allocation nodes is instantiated, uploaded or launched, the driver takes its memory
+ * Belongs here: which allocation and free nodes a graph has, how long its kernels should take, and the calls that
+ * instantiate, upload, launch and destroy it. When a graph with allocation nodes is instantiated, uploaded or launched, the driver takes its memory
  * from a pool of the device's own. That pool's reserve is charged (memory/pools.h). If no graph has such nodes, a
  * launch costs one load more.
  */
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compute/estimates.h"
 #include "compute/launch.h"
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
@@ -47,6 +48,8 @@ struct demand {
 struct nodes {
 	struct node *list;
 	size_t count, room;
+	uint64_t length; /* ns that the kernels should take, one after the other */
+	bool has_unknown_kernels;
 };
 
 static atomic_uint execs; /* executable graphs that allocate or free memory */
@@ -79,6 +82,22 @@ static void note(struct nodes *found, CUdeviceptr pointer, uint64_t size, unsign
 	found->list[found->count++] = (struct node){pointer, size, at};
 }
 
+/* The driver may give fewer words than the structure has. */
+static void add_kernel(CUgraphNode node, struct nodes *found)
+{
+	CUDA_KERNEL_NODE_PARAMS params[2] = {{.func = NULL}};
+	const CUDA_KERNEL_NODE_PARAMS *is = params;
+
+	if (REAL(cuGraphKernelNodeGetParams_v2, node, params) != CUDA_SUCCESS) {
+		found->has_unknown_kernels = true;
+		return;
+	}
+	const struct estimate *kind = estimates_find((uint64_t)(uintptr_t)(is->func ? is->func : is->kern),
+						     compute_launch_blocks(is->gridDimX, is->gridDimY, is->gridDimZ));
+	found->length += estimates_ns(kind);
+	found->has_unknown_kernels |= !estimates_known(kind);
+}
+
 /* Only devices with a limit count. The limits file has no more of them than a demand has places. */
 static void add_allocation(const CUDA_MEM_ALLOC_NODE_PARAMS *params, struct demand *demand, struct nodes *found)
 {
@@ -106,6 +125,8 @@ static void add_node(CUgraphNode node, struct demand *demand, struct nodes *foun
 
 	if (REAL(cuGraphNodeGetType, node, &type) != CUDA_SUCCESS)
 		return;
+	if (type == CU_GRAPH_NODE_TYPE_KERNEL && compute_launch_is_limited())
+		add_kernel(node, found);
 	if (type == CU_GRAPH_NODE_TYPE_GRAPH && REAL(cuGraphChildGraphNodeGetGraph, node, &child) == CUDA_SUCCESS)
 		add_graph(child, demand, found, depth - 1);
 	if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && REAL(cuGraphMemAllocNodeGetParams, node, params) == CUDA_SUCCESS)
@@ -124,9 +145,10 @@ static int compare(const void *left, const void *right)
 	return (a->size < b->size) - (a->size > b->size);
 }
 
-static void look_into(CUgraph graph, struct demand *demand)
+/* Returns for how long the graph's kernels should work. 0: that is not known. */
+static uint64_t look_into(CUgraph graph, struct demand *demand)
 {
-	struct nodes found = {NULL, 0, 0};
+	struct nodes found = {.list = NULL};
 
 	add_graph(graph, demand, &found, DEPTH);
 	if (found.count)
@@ -140,12 +162,14 @@ static void look_into(CUgraph graph, struct demand *demand)
 			demand->frees_others = true;
 	}
 	free(found.list);
+	return found.has_unknown_kernels ? 0 : found.length;
 }
 
 struct graph_call {
 	struct demand demand;
 	struct pool_charge charges[VGPU_LIMITS_MAX_CARDS];
 	unsigned int charged;
+	uint64_t length; /* as look_into() returns it */
 	bool entered;
 };
 
@@ -221,7 +245,7 @@ static CUresult begin_instantiate(struct graph_call *call, CUgraph graph)
 	call->entered = limits_state() == LIMITS_PRESENT && guard_enter();
 	if (!call->entered)
 		return CUDA_SUCCESS;
-	look_into(graph, &call->demand);
+	call->length = look_into(graph, &call->demand);
 	return begin_graph(call, NULL, NULL);
 }
 
@@ -267,6 +291,8 @@ static CUresult end_instantiate(struct graph_call *call, CUresult result, const 
 	if (result == CUDA_SUCCESS && (call->demand.count || call->demand.frees_others))
 		keep(*exec, &call->demand, flags & FLAG_AUTO_FREE_ON_LAUNCH);
 	end_charges(call, NULL);
+	if (result == CUDA_SUCCESS && call->entered)
+		estimates_begin((uint64_t)(uintptr_t)*exec, 0, call->length);
 	if (result == CUDA_SUCCESS && call->entered && device_limits_current_device(&device))
 		context_overhead_changed(device); /* the executable graph itself takes memory */
 	leave(call);

@@ -167,6 +167,12 @@ class Account:
         places = usage.places(data[: usage.CARDS_END])
         return usage.time_at(data[usage.TIMES_OFFSET : usage.FLIGHTS_OFFSET], places[self.box.uuid]).used
 
+    def under_way(self) -> int:
+        """ns that the work of the program's first slot is expected to take."""
+        data = (self.box.path / "usage/usage").read_bytes()
+        place = usage.places(data[: usage.CARDS_END])[self.box.uuid]
+        return usage.FLIGHT.unpack_from(data, usage.FLIGHTS_OFFSET + place * usage.SLOTS * usage.FLIGHT.size)[0] * 16
+
     def busy(self) -> int:
         return int(self.box.cards()[0]["busy_ns"])
 
@@ -210,3 +216,25 @@ def test_a_launch_into_a_capture_is_not_charged(account: Account) -> None:
     account.client.does(f"cuLaunchKernel {account.things['f']} {GRID} {stream} 0 0")
     account.client.made(f"cuStreamEndCapture {stream} &")
     assert account.used() == used
+
+
+@pytest.mark.parametrize(("measured", "nodes"), [(20, 10), (20, 0), (0, 10)])
+def test_a_new_graph_is_expected_to_take_what_its_known_kernels_take(
+    account: Account, measured: int, nodes: int
+) -> None:
+    """Also at the address of an earlier graph; else 0.1 ms, as each kernel that was never measured."""
+    stream, client = account.things["stream"], account.client
+    for _ in range(measured):
+        account.of(LAUNCHES[3])
+    for length in (nodes, 2 * nodes):
+        client.does(f"cuStreamBeginCapture_v2 {stream} 0")
+        for _ in range(length):
+            client.does(f"cuLaunchKernel {account.things['f']} {GRID} {stream} 0 0")
+        if not nodes:
+            client.does(f"cuMemsetD8Async {account.things['a']} 1 {BYTES} {stream}")
+        graph = client.made(f"cuStreamEndCapture {stream} &")
+        made = client.made(f"cuGraphInstantiateWithFlags & {graph} 0")
+        client.does(f"cuGraphLaunch {made} {stream}")
+        expected = length * 200_000 if measured and nodes else 100_000
+        assert account.under_way() == pytest.approx(expected, rel=0.02, abs=2000)
+        account.of(f"cuGraphExecDestroy {made}")
