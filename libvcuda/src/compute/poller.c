@@ -57,7 +57,7 @@ static void poll_until_exit(void)
 	}
 }
 
-void poller_needed(void)
+bool poller_needed(void)
 {
 	int none = 0;
 
@@ -65,8 +65,10 @@ void poller_needed(void)
 	    !clock_thread(poll_until_exit))
 		log_once(LOG_WARNING,
 			 "cannot start a thread for the core share; work is accounted when a later launch waits");
-	if (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST))
-		clock_wake(&asleep);
+	if (!__atomic_load_n(&asleep, __ATOMIC_SEQ_CST))
+		return false;
+	clock_wake(&asleep);
+	return true;
 }
 
 void poller_look_by(uint64_t time)
