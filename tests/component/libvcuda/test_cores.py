@@ -45,7 +45,6 @@ def test_a_run_repeats(bench: Any) -> None:
         {"kernel": "bimodal:10000:5000000:20", "wait": 0},
         {"kernel": "fixed:100000", "graph": 20, "wait": 0},
         {"kernel": "fixed:1000000", "streams": 8, "grid": 10, "wait": 0},
-        {"kernel": "fixed:200000", "memset": 100_000_000, "wait": 0},
         {"kernel": "fixed:5000", "launches": 1},
         {"kernel": "fixed:50000", "copy": 300_000, "wait": 0},
         {"kernel": "fixed:50000", "copy": 300_000, "streams": 4, "wait": 0},
