@@ -288,7 +288,6 @@ def inspected(bundle: Path, with_process: bool = True) -> Inspection:
         root.close()
 
 
-@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", [name for name, image in ACCIDENTS.items() if not image.mount])
 def test_what_accidents_need_is_covered_or_named(plain: Callable[[Image], Path], name: str) -> None:
     image = ACCIDENTS[name]
@@ -301,7 +300,6 @@ def test_what_accidents_need_is_covered_or_named(plain: Callable[[Image], Path],
     assert listed
 
 
-@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", ORDINARY)
 def test_nothing_more_is_covered_in_ordinary_images(plain: Callable[[Image], Path], name: str) -> None:
     bundle = plain(ORDINARY[name])
