@@ -29,15 +29,6 @@ def client(t4: SimBox) -> Client:
 # Physical memory apart from addresses
 
 
-def test_a_map_or_release_that_fails_changes_nothing(client: Client) -> None:
-    handle = client.made(f"cuMemCreate & {2 * MIB} {ON_CARD} 0")
-    assert client.numbers(f"cuMemMap 4096 {2 * MIB} 0 {handle} 0")[0] != 0
-    assert client.numbers("cuMemRelease 12345")[0] != 0
-    assert client.left() == LIMIT - 2 * MIB
-    client.does(f"cuMemRelease {handle}")
-    assert client.left() == LIMIT
-
-
 def test_a_map_to_an_array_that_fails_keeps_nothing(t4: SimBox, client: Client) -> None:
     memory = client.made(f"cuMemCreate & {LIMIT // 2} {ON_CARD} 0")
     solid = client.made(f"cuArray3DCreate_v2 & {{Q:64,Q:64,Q:0,i:{FLOAT},I:1,I:0}}")

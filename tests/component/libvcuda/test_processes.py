@@ -246,17 +246,9 @@ def kill_at_random(box: SimBox, kills: int) -> None:
     assert box.usage() == (1, 0, LIMIT)
 
 
-def test_kill_9_at_random_points(t4: SimBox) -> None:
+def test_kill_9_at_random_points(t4: SimBox, pytestconfig: pytest.Config) -> None:
     t4.limit(LIMIT)
-    kill_at_random(t4, 40)
-
-
-@pytest.mark.long
-def test_kill_9_at_a_thousand_random_points(t4: SimBox, pytestconfig: pytest.Config) -> None:
-    if not pytestconfig.getoption("--long"):
-        pytest.skip("full counts: make test-long")
-    t4.limit(LIMIT)
-    kill_at_random(t4, 1000)
+    kill_at_random(t4, 1000 if pytestconfig.getoption("--long") else 40)
 
 
 def test_an_attempt_that_was_killed_in_the_middle_blocks_nobody(awkward: Box) -> None:

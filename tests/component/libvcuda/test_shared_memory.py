@@ -140,16 +140,3 @@ def test_a_context_that_ends_closes_what_it_has_opened(box: SimBox) -> None:
     assert exporter.left() == HALF
     importer.does("cuDevicePrimaryCtxReset_v2 0")
     assert exporter.left() == LIMIT
-
-
-def test_a_descriptor_of_mapped_addresses_keeps_memory_and_charge(box: SimBox) -> None:
-    client = box.caller()
-    handle = client.made(f"cuMemCreate & {HALF} {ON_CARD} 0")
-    address = client.made(f"cuMemAddressReserve & {HALF} 0 0 0")
-    client.does(f"cuMemMap {address} {HALF} 0 {handle} 0")
-    file = client.made(f"cuMemGetHandleForAddressRange & {address} {HALF} 1 0") & 0xFFFFFFFF
-    client.does(f"cuMemUnmap {address} {HALF}")
-    client.does(f"cuMemRelease {handle}")
-    assert (client.left(), held_within(box)) == (HALF, HALF)
-    close(client, file)
-    assert client.left() == LIMIT
