@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import random
 import shutil
+from collections import defaultdict
 from pathlib import Path
 
 import click.testing
@@ -35,6 +37,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="full counts instead of sampled rounds")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The processes of a parallel run draw the same cases."""
+    os.environ.setdefault("VGPU_SAMPLE", str(random.randrange(1 << 20)))
+
+
 #: The files that take longest begin first, so that those that run at the same time end at about the same time.
 LONGEST = (
     "test_daemon.py", "test_fresh_machine.py", "test_time_slices_pauses.py", "test_upgrade.py",
@@ -52,11 +59,16 @@ LONGEST = (
 NOT_EVERYWHERE = {"rpmlint": False, "chromium": True}
 
 
+@pytest.hookimpl(trylast=True)  # of what -k and -m have left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     missing = {program for program in NOT_EVERYWHERE if not shutil.which(program)}
     items[:] = [
         item for item in items if not missing & {name for mark in item.iter_markers("program") for name in mark.args}
     ]
+    if not config.getoption("--long") and not any("[" in argument for argument in config.args):
+        left = left_out(items, os.environ["VGPU_SAMPLE"])
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
+        items[:] = [item for item in items if item.nodeid not in left]
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
     if os.geteuid() == 0:
         return
@@ -65,7 +77,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="needs root"))
 
 
+def left_out(items: list[pytest.Item], seed: str) -> set[str]:
+    """The ids of the cases that the mark `sample` leaves out. The seed "all" leaves out none."""
+    cases: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for item in items:
+        for mark in item.iter_markers("sample"):
+            cases[item.nodeid.partition("[")[0], mark.args[0]].append(item.nodeid)
+    left: set[str] = set()
+    for (test, count), ids in cases.items() if seed != "all" else ():
+        left.update(random.Random(f"{seed} {test}").sample(ids, max(len(ids) - count, 0)))
+    return left
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(
+            f"the cases of tests with the mark `sample` are those of VGPU_SAMPLE={os.environ['VGPU_SAMPLE']}"
+        )
     if not config.getoption("--strict-skips"):
         return
     for program, is_long in NOT_EVERYWHERE.items():

@@ -7,6 +7,8 @@ them (VGPU_TEST_PERCENT) or be interrupted; the next one goes on while the code 
 from __future__ import annotations
 
 import json
+import os
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,10 +48,10 @@ class Journal:
         return self.folder / f"{self.name}.jsonl"
 
     def to_do(self, faults: Sequence[Fault]) -> list[Fault]:
-        """A sample, spread evenly; or those of the faults that were not done yet or had a finding, a part of them."""
+        """A random sample; or those of the faults that were not done yet or had a finding, a part of them."""
         if self.sample:
-            count = min(self.sample, len(faults))
-            return [faults[number * len(faults) // count] for number in range(count)]
+            chance = random.Random(f"{os.environ.get('VGPU_SAMPLE')} {self.name}")
+            return chance.sample(faults, min(self.sample, len(faults)))
         told = {fault.describe() for fault in faults}
         self.done = {fault: outcome for fault, outcome in self.done.items() if fault in told}
         left = [f for f in faults if f.describe() not in self.done or self.done[f.describe()].problems]

@@ -7,6 +7,7 @@ to be allowed (test_selinux.py).
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import subprocess
@@ -27,18 +28,22 @@ Question = tuple[str, str, str]  #: source, target, class
 
 
 class Policy:
-    """A policy in `directory` with the module `cil` in it."""
+    """A policy with the module `cil` in it, kept by the module's content."""
 
-    def __init__(self, directory: Path, cil: Path) -> None:
-        shutil.copytree(_base(), directory, symlinks=True)
-        _run("semodule", "-p", directory, "-s", "default", "-n", "-X", "200", "-i", cil)
+    def __init__(self, cil: Path) -> None:
+        base = _base()
+        directory = roots.CACHE / f"selinux-with-{roots.key(str(base), cil.name, cil.read_bytes())}"
+        with roots.making(directory) as place:
+            if place:
+                shutil.copytree(base, place, symlinks=True)
+                _run("semodule", "-p", place, "-s", "default", "-n", "-X", "200", "-i", cil)
         self.contexts = directory / "etc/selinux/default/contexts/files/file_contexts"
         (self.policy,) = (directory / "etc/selinux/default/policy").iterdir()
 
     def allowed(self, questions: Iterable[Question]) -> dict[Question, set[str]]:
         """The permissions that the policy gives without any boolean."""
         found: dict[Question, set[str]] = {question: set() for question in questions}
-        targets = {target: self._names_of(target) for _, target, _ in found}
+        targets = {target: self._names[target] for _, target, _ in found}
         for source in {source for source, _, _ in found}:
             kinds = ",".join(sorted({kind for one, _, kind in found if one == source}))
             for rule in _RULE.finditer(_run("sesearch", "-A", "-s", source, "-c", kinds, self.policy)):
@@ -47,10 +52,12 @@ class Policy:
                         permissions.update((rule[3] or rule[4]).split())
         return found
 
-    def _names_of(self, name: str) -> set[str]:
-        """A type and its attributes."""
-        lines = _run("seinfo", "-x", "-t", name, self.policy).split("   type ", 1)[1]
-        return set(lines.strip().rstrip(";").replace(" alias", ",").split(", "))
+    @functools.cached_property
+    def _names(self) -> dict[str, set[str]]:
+        """Each type's name, aliases and attributes, by its name."""
+        lines = _run("seinfo", self.policy, "-x", "-t").split("   type ")[1:]
+        names = [re.findall(r"[\w.-]+", line.replace(" alias", "")) for line in lines]
+        return {name: {name, *others} for name, *others in names}
 
     def types_of(self, paths: Iterable[str], kind: str) -> dict[str, str]:
         """The types that files of this kind have on the host, by their paths."""

@@ -237,17 +237,6 @@ class Box:
             assert client.receive() == answer.split(), self.log
         return client
 
-    def crowd(self, count: int) -> list[Client]:
-        """`count` clients, opened at the same time."""
-        clients = [self._begin("local", "error", "libcuda.so.1") for _ in range(count)]
-        for command in ("", "init", "open 0"):
-            for client in clients:
-                if command:
-                    client.send(command)
-            expected = {"": ["ready"], "init": ["0"], "open 0": ["0", "0"]}[command]
-            assert all(client.receive() == expected for client in clients), self.log
-        return clients
-
     def caller(self, device: int = 0, level: str = "error") -> Client:
         """The same with a context on the device."""
         return self.initialized(self.uninitialized(level), device)

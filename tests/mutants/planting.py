@@ -54,7 +54,12 @@ class Tree:
         """passed, failed or timeout, and the tests that failed or hung for so many seconds, below tests/."""
         python = str(self.root / ".venv/bin/python")
         command = [python, "-u", "-m", "pytest", *PYTEST, *options, *(f"tests/{file}" for file in files)]
-        environment = {**os.environ, "VGPU_BUILD": str(self.build), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {
+            **os.environ,
+            "VGPU_BUILD": str(self.build),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "VGPU_SAMPLE": "all",
+        }
         with subprocess.Popen(command, cwd=self.root, env=environment, start_new_session=True, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:  # fmt: skip
             try:

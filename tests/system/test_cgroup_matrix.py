@@ -216,6 +216,7 @@ def make_nodes(tree: Path, numbers: dict[str, tuple[int, int]]) -> None:
         subprocess.run(["mknod", tree / path.lstrip("/"), "c", str(major), str(minor)], check=True)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("place", CELLS, indirect=True)
 def test_which_devices_open_and_stay_open(place: Place, share: bundles.Bundle) -> None:
     container = place.begin(share)

@@ -307,6 +307,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     made.end()
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", FAILURES)
 def test_the_doctor_names_a_failure_and_its_remedy_mends_it(bed: Bed, name: str) -> None:
     failure = FAILURES[name]

@@ -216,6 +216,7 @@ def test_user_namespace(site: Site) -> None:
     assert f"0 {library}/libcuda.so\n0 /etc/ld.so.cache" in out
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("missing", [(), *OLD_KERNELS.values()], ids=["now", *OLD_KERNELS])
 @pytest.mark.parametrize(
     "component", ["usr", "usr/lib", "usr/lib/@", "usr/local", "usr/local/nvidia", "usr/local/vgpu", "usr/bin", "etc"]

@@ -105,7 +105,7 @@ def test_starts_and_stops_leave_nothing(site: Site, cgroup: str, attack: Attack)
     assert run_some(site, make, 2, 1) == []  # the first start makes directories and the log
     look = functools.partial(footprint, site, tree, cgroup)
     before, programs = quiet(look), _programs()
-    together, in_a_row = attack.amount(200, 40), attack.rounds(5000, 10)
+    together, in_a_row = attack.amount(200, 16), attack.rounds(5000, 4)
     assert run_some(site, make, together, together) == []
     late = site.daemon.health()["reaper"]["released"]  # of many, some poststop hooks wait longer than the reaper does
     assert run_some(site, make, in_a_row, 1) == []

@@ -403,11 +403,13 @@ def test_vgpud_sees_faults_of_cards(host: Host) -> None:
     assert sees_faults(host, "")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("check", [case(check) for check in ALL])
 def test_with_all_rights(host: Host, check: Callable[[Host, str], bool]) -> None:
     assert check(host, "")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("name", "right"), [case(name, right) for name, found in CHECKS.items() for right in found])
 def test_without_the_right(host: Host, name: str, right: str) -> None:
     assert not CHECKS[name][right](host, right)

@@ -54,7 +54,7 @@ Access = tuple[str, str, str]  #: path, class, permission
 def policy(tmp_path_factory: pytest.TempPathFactory) -> selinux_policy.Policy:
     directory = tmp_path_factory.mktemp("selinux")
     subprocess.run([CHECKOUT / "packaging/selinux/build", directory / "module"], check=True, capture_output=True)
-    return selinux_policy.Policy(directory / "policy", directory / "module/vgpu.cil")
+    return selinux_policy.Policy(directory / "module/vgpu.cil")
 
 
 def accesses(trace: str) -> Iterator[Access]:

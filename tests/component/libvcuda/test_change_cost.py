@@ -24,6 +24,7 @@ def measured(bench: Any, switch_us: int, *programs: list[dict[str, Any]]) -> lis
     return changes
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("switch_us", [50, 200, 350])
 @pytest.mark.parametrize(
     "programs", [([FLOOD], [FLOOD]), ([ROUNDS], [FLOOD]), ([FLOOD] * 2, [ROUNDS] * 2)], ids=["floods", "rounds", "four"]

@@ -124,6 +124,7 @@ def test_the_packaged_library_has_names_that_an_older_driver_lacks(client: Path,
         node.box.close()
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("version", ["470.256.02", "580.142"])
 @pytest.mark.parametrize("linker", LINKERS)
 @pytest.mark.parametrize("soname", STEMS)

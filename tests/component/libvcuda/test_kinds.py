@@ -15,7 +15,6 @@ OUT_OF_MEMORY = 2
 MIB = 1 << 20
 GIB = 1 << 30
 LIMIT = GIB
-ON_CARD = "{i:1,i:1,i:1,i:0,q:0,q:0}"  # CUmemAllocationProp: pinned, exportable as a file, device 0
 POOL = "{i:1,i:0,i:1,i:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0}"  # CUmemPoolProps
 FLOAT = 0x20
 
@@ -24,29 +23,6 @@ FLOAT = 0x20
 def client(t4: SimBox) -> Client:
     t4.limit(LIMIT)
     return t4.caller()
-
-
-# Physical memory apart from addresses
-
-
-def test_a_map_or_release_that_fails_changes_nothing(client: Client) -> None:
-    handle = client.made(f"cuMemCreate & {2 * MIB} {ON_CARD} 0")
-    assert client.numbers(f"cuMemMap 4096 {2 * MIB} 0 {handle} 0")[0] != 0
-    assert client.numbers("cuMemRelease 12345")[0] != 0
-    assert client.left() == LIMIT - 2 * MIB
-    client.does(f"cuMemRelease {handle}")
-    assert client.left() == LIMIT
-
-
-def test_a_map_to_an_array_that_fails_keeps_nothing(t4: SimBox, client: Client) -> None:
-    memory = client.made(f"cuMemCreate & {LIMIT // 2} {ON_CARD} 0")
-    solid = client.made(f"cuArray3DCreate_v2 & {{Q:64,Q:64,Q:0,i:{FLOAT},I:1,I:0}}")
-    part = "i:0,i:0,I:0,I:0,I:0,I:0,I:0,I:16384,I:8192,I:1"
-    mapping = f"{{i:0,i:0,Q:{solid},{part},i:1,i:0,Q:{memory},Q:0,I:1,I:0,I:0,I:0}}"
-    assert client.numbers(f"cuMemMapArrayAsync {mapping} 1 0")[0] != 0
-    client.does(f"cuMemRelease {memory}")
-    client.does(f"cuArrayDestroy {solid}")
-    assert (client.left(), t4.held()) == (LIMIT, 0)
 
 
 # Arrays

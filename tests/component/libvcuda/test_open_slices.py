@@ -26,7 +26,7 @@ def shares(bench: Any, *tenants: tuple[int, dict[str, Any]], end: int = 3, **opt
 @pytest.mark.parametrize(
     ("tenants", "least", "timing"),
     [
-        ([(50, TWO_STREAMS)] * 2, 75, {}),
+        pytest.param([(50, TWO_STREAMS)] * 2, 75, {}, marks=pytest.mark.long),
         ([(22, TWO_STREAMS), (78, FLOOD)], 94, {}),
         ([(77, TWO_STREAMS), (23, REQUESTS)], 65, {"wake_us": 1000}),
     ],
@@ -41,7 +41,14 @@ def test_recorded_programs_leave_no_card_idle(bench: Any, tenants: Any, least: f
     assert all(one < share + 3 for one, (share, _) in zip(got, tenants))  # two quotas may be carried into the window
 
 
-@pytest.mark.parametrize(("name", "least"), [("two-streams", 0.92), ("recommender-a", 0.97), ("graphs-polling", 0.85)])
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("two-streams", 0.92),
+        pytest.param("recommender-a", 0.97, marks=pytest.mark.long),
+        pytest.param("graphs-polling", 0.85, marks=pytest.mark.long),
+    ],
+)
 def test_a_recorded_program_alone(bench: Any, name: str, least: float) -> None:
     """It gets its share, and little less than without a limiter where that is all that it asks for: its threads prepare
     the next work meanwhile. Held close to the card they left 0.84, 0.91 and 0.69; 25 of 30 where idle time was charged.
@@ -60,6 +67,7 @@ def test_a_graph_that_the_driver_takes_in_parts(bench: Any) -> None:
     assert shares(bench, (20, {"kernel": "fixed:14000", "graph": 2000}))[0] == pytest.approx(20, abs=1)
 
 
+@pytest.mark.long
 def test_requests_run_beside_a_long_launch_in_an_open_slice(bench: Any) -> None:
     """Of 100 ms. When they waited for its end, their 99th percentile was 148 ms. In its first second the graph may work
     off what it has saved up: 55.0 percent, and 50.3 in each of the seven seconds after it.

@@ -208,20 +208,6 @@ def test_an_exec_gives_back_what_the_old_image_held(awkward: Box) -> None:
     assert awkward.usage() == (1, 0, LIMIT)
 
 
-def test_64_racing_processes_never_exceed_the_limit_and_lose_no_byte(awkward: Box) -> None:
-    awkward.limit(LIMIT)
-    clients = awkward.crowd(64)
-    for seed, client in enumerate(clients):
-        client.send(f"churn 400 {MIB - 1} 32 {seed}")
-    answers = [client.receive() for client in clients]
-    held, most = awkward.ledger()
-    assert held == 0
-    assert LIMIT // 2 < most <= LIMIT
-    assert sum(int(granted) for _, granted, _ in answers) > 64
-    assert awkward.usage() == (64, 0, 0)
-    assert clients[0].alloc(LIMIT)[0] == 0
-
-
 def kill_at_random(box: SimBox, kills: int) -> None:
     """Kill one of four racing processes at a time, and stop another, which goes on later or is killed as it is. The
     limit is never exceeded, and no byte is lost or left over."""
@@ -246,17 +232,9 @@ def kill_at_random(box: SimBox, kills: int) -> None:
     assert box.usage() == (1, 0, LIMIT)
 
 
-def test_kill_9_at_random_points(t4: SimBox) -> None:
+def test_kill_9_at_random_points(t4: SimBox, pytestconfig: pytest.Config) -> None:
     t4.limit(LIMIT)
-    kill_at_random(t4, 40)
-
-
-@pytest.mark.long
-def test_kill_9_at_a_thousand_random_points(t4: SimBox, pytestconfig: pytest.Config) -> None:
-    if not pytestconfig.getoption("--long"):
-        pytest.skip("full counts: make test-long")
-    t4.limit(LIMIT)
-    kill_at_random(t4, 1000)
+    kill_at_random(t4, 1000 if pytestconfig.getoption("--long") else 40)
 
 
 def test_an_attempt_that_was_killed_in_the_middle_blocks_nobody(awkward: Box) -> None:

@@ -124,6 +124,7 @@ def contexts(sim_box: Callable[..., SimBox], start: Program) -> Callable[..., li
     return race
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("pids", [False, True])
 @pytest.mark.parametrize(
     "kinds",

@@ -57,6 +57,8 @@ def suite(sanitizers: str, selection: str, directory: Path) -> None:
     if not Path(runtime).exists():
         pytest.skip(f"needs gcc's {RUNTIMES[sanitizers]}")
     environment = {**os.environ, "VGPU_BUILD": str(directory), "VGPU_SANITIZER": runtime}
+    if selection not in SAMPLES.values():
+        environment["VGPU_SAMPLE"] = "all"
     suite_of = str(Path(__file__).parent)
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-k", selection, suite_of]
     with tempfile.TemporaryDirectory() as place:  # this pytest's own one would lose its mode

@@ -56,21 +56,6 @@ def test_a_descriptor_that_cannot_be_watched_keeps_the_charge(box: SimBox) -> No
     assert client.left() == HALF
 
 
-def test_an_import_of_another_containers_memory_is_charged(sim_box: Callable[..., SimBox]) -> None:
-    first, second = sim_box("t4x1"), sim_box("t4x1")
-    for box in (first, second):
-        box.limit(LIMIT)
-    exporter, importer = first.caller(), second.caller()
-    handle = exporter.made(f"cuMemCreate & {HALF} {ON_CARD} 0")
-    passed = exporter.pass_file(importer, exported(exporter, handle))
-    imported = importer.made(f"cuMemImportFromShareableHandle & {passed} {FILE_DESCRIPTOR}")
-    assert (exporter.left(), importer.left()) == (HALF, HALF)
-    importer.made(f"cuMemAlloc_v2 & {HALF}")
-    assert importer.numbers(f"cuMemImportFromShareableHandle & {passed} {FILE_DESCRIPTOR}")[0] == OUT_OF_MEMORY
-    importer.does(f"cuMemRelease {imported}")
-    assert importer.left() == HALF
-
-
 def test_an_import_after_the_exporters_end_counts_once_with_an_earlier_one(box: SimBox) -> None:
     exporter, first, second = box.caller(), box.caller(), box.caller()
     handle = exporter.made(f"cuMemCreate & {HALF} {ON_CARD} 0")
@@ -140,16 +125,3 @@ def test_a_context_that_ends_closes_what_it_has_opened(box: SimBox) -> None:
     assert exporter.left() == HALF
     importer.does("cuDevicePrimaryCtxReset_v2 0")
     assert exporter.left() == LIMIT
-
-
-def test_a_descriptor_of_mapped_addresses_keeps_memory_and_charge(box: SimBox) -> None:
-    client = box.caller()
-    handle = client.made(f"cuMemCreate & {HALF} {ON_CARD} 0")
-    address = client.made(f"cuMemAddressReserve & {HALF} 0 0 0")
-    client.does(f"cuMemMap {address} {HALF} 0 {handle} 0")
-    file = client.made(f"cuMemGetHandleForAddressRange & {address} {HALF} 1 0") & 0xFFFFFFFF
-    client.does(f"cuMemUnmap {address} {HALF}")
-    client.does(f"cuMemRelease {handle}")
-    assert (client.left(), held_within(box)) == (HALF, HALF)
-    close(client, file)
-    assert client.left() == LIMIT

@@ -428,6 +428,7 @@ def other_contents(path: Path) -> None:
     path.write_bytes(b"\xff" * 4096)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "change",
     [absent, other_size(0), other_size(3), other_size(1 << 20), no_file, other_contents],

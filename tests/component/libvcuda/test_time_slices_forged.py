@@ -96,7 +96,9 @@ def test_a_forged_lock(bench: Any, card: str, forged: str, works: list[dict[str,
     check(bench, outcome, 0.9)
 
 
-@pytest.mark.parametrize("forged", MANY)
+@pytest.mark.parametrize(
+    "forged", [pytest.param(name, marks=[pytest.mark.long] * (name == "thousands working")) for name in MANY]
+)
 @pytest.mark.parametrize(
     "loads", [pytest.param([FLOOD], id="one process", marks=pytest.mark.long), pytest.param([FLOOD] * 2, id="two")]
 )
@@ -105,6 +107,7 @@ def test_many_forged_locks(bench: Any, card: str, forged: str, loads: list[dict[
     check(bench, bench.workers.run(scenario(bench, forged_locks(card)[forged], window, loads)), 0.85)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("count", "moves", "stride"), [(1, MS, 1), (2, MS, 3), (2, 40 * MS, 3), (16, 10 * MS, 3)])
 @pytest.mark.parametrize("load", [{"kernel": "fixed:20000", "gap": MS}, FLOOD], ids=["idle", "working"])
 def test_early_places_that_move(

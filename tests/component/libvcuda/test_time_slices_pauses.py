@@ -30,6 +30,7 @@ def run(bench: Any, *tenants: tuple[int, dict[str, Any]], window: tuple[int, int
     return bench.workers.run(bench.scenario.Scenario(made, window, **options))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("count", "length", "pause", "least", "way"),
     [
@@ -89,8 +90,10 @@ def p99(outcome: Any) -> float:
 @pytest.mark.parametrize(
     "launch",
     [
-        {"kernel": "fixed:100000", "graph": 1000}, {"kernel": "fixed:100000", "graph": 300},
-        {"kernel": "fixed:10000", "graph": 1000}, {"kernel": "fixed:10000000"},
+        {"kernel": "fixed:100000", "graph": 1000},
+        {"kernel": "fixed:100000", "graph": 300},
+        pytest.param({"kernel": "fixed:10000", "graph": 1000}, marks=pytest.mark.long),
+        {"kernel": "fixed:10000000"},
     ],
 )  # fmt: skip
 def test_a_request_runs_beside_a_long_launch(bench: Any, launch: dict[str, Any], timing: dict[str, int]) -> None:

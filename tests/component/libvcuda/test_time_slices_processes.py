@@ -17,6 +17,7 @@ KERNELS = {"kernel": "fixed:1000000", "launches": 10}
 MIXED = {"kernel": "lognormal:30000:1000:5000000", "launches": 200}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("programs", [[ROUNDS] * 2, [MIXED] * 4], ids=["two", "four"])
 @pytest.mark.parametrize(
     ("share", "others", "least"), [(10, [90], 0.975), (5, [19] * 5, 0.955), (10, [10] * 9, 0.94)], ids=str
@@ -31,6 +32,7 @@ def test_several_processes_get_what_one_gets(
     assert least < outcome.shares[0] * 100 / share < 1.01
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("share", "other"), [(50, 50), (30, 70), (70, 30)])
 @pytest.mark.parametrize("load", [GRAPHS, KERNELS], ids=["graphs", "kernels"])
 def test_rounds_on_two_cards_get_what_kernels_on_one_get(

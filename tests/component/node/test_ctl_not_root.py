@@ -61,6 +61,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("module", "arguments"), PROGRAMS)
 def test_run_as_root(
     call: Callable[..., subprocess.CompletedProcess[str]], module: str, arguments: tuple[str, ...]

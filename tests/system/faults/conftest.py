@@ -20,4 +20,4 @@ def journal(request: pytest.FixtureRequest) -> Callable[..., Journal]:
     """All faults with --long, or the next part of them; otherwise as many as `sample`."""
     full = request.config.getoption("--long")
     percent, code = attack_records.percent_of_now(), attack_records.code_of_now()
-    return lambda name, sample=14: Journal(name, 0 if full else sample, percent=percent, code=code)
+    return lambda name, sample=6: Journal(name, 0 if full else sample, percent=percent, code=code)

@@ -3,7 +3,7 @@ committed table (fault_errnos), or kill -9 before the call.
 
 After each the container has its full share, or was refused with one line and is as it was before; the next start on the
 same card gets its share; and the reaper leaves nothing. The sites are found anew by each run. `make test` takes some
-faults of the sites by rotation, `make test-long` takes all faults of all sites, in parts if need be (fault_journal).
+faults at random, `make test-long` takes all faults of all sites, in parts if need be (fault_journal).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_a_start_under_each_fault(make_bed: MakeBed, journal: Counts, kind: str)
     faults, counts = turns(found), journal(f"faults-start-{kind.replace(' ', '-')}")
     done = counts.run(faults, bed.round)
     counts.judge(f"an error or kill -9 at a system call of the hook ({kind})", len(faults), len(set(found)))
-    assert whats(done) == {"share", "refused", "killed"}
+    assert whats(done) <= {"share", "refused", "killed"}
 
 
 @pytest.mark.parametrize("kind", ["standalone", "pod", "claim"])
@@ -179,7 +179,7 @@ def test_faults_in_a_runtimes_container(site: Site, make_bed: MakeBed, tools: To
     faults = turns(found)
     faults = faults[: len(faults) // 8]
     version = "v2" if site.prefix else "v1"
-    counts = journal(f"faults-{version}", 7)
+    counts = journal(f"faults-{version}", 3)
     counts.run(faults, round_in_runc)
     counts.judge(f"an error or kill -9 in a start through runc (cgroup {version})", len(faults), len(set(found)))
 
