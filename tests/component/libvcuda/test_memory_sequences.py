@@ -758,7 +758,8 @@ class History:
             other = self.chance.choice([each for each in self.processes if each is not process])
             file, card = self.passed(process, other, self.exports(process, hold).key), hold.memory.card
             self.dies(process)
-            beyond = self.charged(card) + hold.memory.size - self.limits[card]
+            is_held = any(each.memory is hold.memory for living in self.processes for each in living.holds)
+            beyond = self.charged(card) + (0 if is_held else hold.memory.size) - self.limits[card]
             result, key = self.ask(other, f"cuMemImportFromShareableHandle & {file} {FILE_DESCRIPTOR}")
             assert result == "0" or beyond > -self.slack(card), "refused, though it fits"
             assert result != "0" or beyond <= self.slack(card), "granted, though it does not fit"
