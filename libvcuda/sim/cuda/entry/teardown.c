@@ -4,7 +4,6 @@
  */
 #include "cuda/memory/graph_memory.h"
 #include "cuda/code/module.h"
-#include "cuda/memory/pool.h"
 #include "cuda/work/queue.h"
 #include "state/clock.h"
 #include "state/internal.h"
@@ -24,7 +23,7 @@ void (*const sim_context_ends[])(struct sim_context *context) = {
 	NULL,
 };
 
-void (*const sim_context_last_ends[])(CUdevice device) = {sim_pool_drop_all, sim_graph_memory_end, NULL};
+void (*const sim_context_last_ends[])(CUdevice device) = {sim_graph_memory_end, NULL};
 
 /* A process that exits keeps its memory while the driver tears down what it left. Programs cannot reap it until then. */
 __attribute__((destructor)) static void tear_down(void)

@@ -124,15 +124,6 @@ void sim_pool_destroy(struct sim_pool *pool)
 	bury_doomed(&sim_driver.devices[pool->device]);
 }
 
-void sim_pool_drop_all(CUdevice device)
-{
-	for (struct sim_pool *pool = sim_driver.devices[device].pools; pool; pool = pool->next) {
-		sim_allocation_drop_all(&pool->allocations);
-		sim_pool_shrink(pool, 0);
-	}
-	bury_doomed(&sim_driver.devices[device]);
-}
-
 static struct sim_pool **default_of(CUdevice device, enum sim_memory memory)
 {
 	switch (memory) {

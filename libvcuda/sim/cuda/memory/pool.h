@@ -31,7 +31,6 @@ uint64_t sim_pool_chunks(uint64_t bytes);
 struct sim_pool *sim_pool_new(CUdevice device, enum sim_memory memory);
 /* The pool takes no further allocation, and ends with its last one. */
 void sim_pool_destroy(struct sim_pool *pool);
-void sim_pool_drop_all(CUdevice device); /* drops what was allocated from them */
 /* Gives back what it keeps beyond `keep`. */
 void sim_pool_shrink(struct sim_pool *pool, uint64_t keep);
 /* The pool that is set for a place and a kind of memory. */
