@@ -627,7 +627,7 @@ class History:
             assert not all(self.fits(card, size) for card, size in enumerate(sizes)), "refused, though it fits"
 
     def step_launch(self, process: Process) -> None:
-        if not process.execs:
+        if not any(map(process.left_by.get, process.execs)):
             self.step_graph(process)
         executables = self.chance.sample(list(process.execs.items()), min(1, len(process.execs)))
         has_run = False
