@@ -166,7 +166,7 @@ void account_complete(struct token_bucket *bucket, uint64_t reserved, uint64_t b
 	if (!container_slice_is_mixed(bucket) && !container_slice_is_open(bucket))
 		note_early_end(bucket, reserved, used);
 	STORE(time->progress, now);
-	uint64_t finish = bounds_max(now, ended + token_bucket_in_flight(bucket));
+	uint64_t finish = bounds_max(now, (LOAD(bucket->is_awaited) ? ended : now) + token_bucket_in_flight(bucket));
 	STORE(bucket->finish, finish);
 	if (LOAD(time->holder) == bucket->shared.slot + 1) {
 		STORE(time->drains_at, finish);

@@ -272,7 +272,7 @@ static bool waits_alone(const struct token_bucket *bucket)
 
 static uint64_t next_end(const struct compute_context *context, uint64_t now)
 {
-	bool is_last = waits_alone(context->bucket);
+	bool settles = waits_alone(context->bucket), is_last = settles && LOAD(context->bucket->is_awaited);
 	uint64_t next = is_last ? 0 : UINT64_MAX;
 
 	for (int i = 0; i < BATCHES; i++) {
@@ -281,7 +281,7 @@ static uint64_t next_end(const struct compute_context *context, uint64_t now)
 			continue;
 		uint64_t end = expected_end(batch) + (batch->state == OPEN ? FORGOTTEN : 0);
 		uint64_t late = end < now ? (now - end) / 4 : 0;
-		uint64_t look = late ? now + bounds_min(late, LATEST_LOOK) : end + (is_last ? SETTLED : 0);
+		uint64_t look = late ? now + bounds_min(late, LATEST_LOOK) : end + (settles ? SETTLED : 0);
 		look = bounds_max(look, now + EARLIEST_LOOK);
 		next = is_last ? bounds_max(next, look) : bounds_min(next, look);
 	}
