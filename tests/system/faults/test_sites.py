@@ -69,7 +69,8 @@ def test_a_start_under_each_fault(make_bed: MakeBed, journal: Counts, kind: str)
     faults, counts = turns(found), journal(f"faults-start-{kind.replace(' ', '-')}")
     done = counts.run(faults, bed.round)
     counts.judge(f"an error or kill -9 at a system call of the hook ({kind})", len(faults), len(set(found)))
-    assert whats(done) <= {"share", "refused", "killed"}
+    ends = {"share", "refused", "killed"}
+    assert whats(done) == ends or (counts.sample and whats(done) < ends)
 
 
 @pytest.mark.parametrize("kind", ["standalone", "pod", "claim"])
