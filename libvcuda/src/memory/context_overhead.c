@@ -68,6 +68,21 @@ static void context_overhead_after_fork(void)
 
 static uint64_t measure_all(int card, const uint8_t uuid[16]);
 
+static void (*_Atomic refresh_unlisted)(void);
+
+void context_overhead_set_refresh(void (*refresh)(void))
+{
+	atomic_store(&refresh_unlisted, refresh);
+}
+
+static void refresh(void)
+{
+	void (*known)(void) = atomic_load(&refresh_unlisted);
+
+	if (known)
+		known();
+}
+
 /* For every process: one that has no context on a limited card may allocate there, too. */
 __attribute__((constructor)) static void context_overhead_set_up(void)
 {
@@ -124,8 +139,10 @@ struct measure {
 static bool ask_halted(int card, const uint8_t uuid[16], struct nvml_list *figures, uint64_t *charges, bool *is_quiet)
 {
 	calls_halt();
+	refresh();
 	uint64_t before = other_charges(card);
 	bool known = other_processes_ask(uuid, figures);
+	refresh(); /* a graph may have begun meanwhile */
 	*charges = other_charges(card);
 	*is_quiet = calls_go_on() && *charges == before;
 	*charges = before > *charges ? before : *charges;

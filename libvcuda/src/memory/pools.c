@@ -53,6 +53,7 @@ static struct pool *pools;
 static _Atomic uint64_t chunk = CHUNK; /* bytes; what the driver's pools grow by divides it, as far as is known */
 static atomic_bool any;
 static atomic_bool dirty;
+static atomic_bool is_pending; /* launched graphs may take what is booked for them */
 
 /* A forked child has no pools of its own yet and cannot use its parent's. */
 static void pools_after_fork(void)
@@ -63,16 +64,19 @@ static void pools_after_fork(void)
 	atomic_store(&dirty, false);
 }
 
-static void pools_watch_forks(void)
+static void refresh_pending(void);
+
+static void set_up(void)
 {
 	pthread_atfork(NULL, NULL, pools_after_fork);
+	context_overhead_set_refresh(refresh_pending);
 }
 
 static void lock_pools(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	pthread_once(&once, pools_watch_forks);
+	pthread_once(&once, set_up);
 	pthread_mutex_lock(&lock);
 }
 
@@ -269,6 +273,7 @@ static void set_pending(struct pool *pool, uint64_t reserved)
 	uint64_t pending = pool->booked > reserved ? pool->booked - reserved : 0;
 
 	if (pending > pool->pending) {
+		atomic_store(&is_pending, true);
 		unlisted_add(pool->card, pending - pool->pending);
 	} else if (pending < pool->pending) {
 		unlisted_take(pool->card, pool->pending - pending);
@@ -307,6 +312,26 @@ static bool reconcile(struct pool *pool, bool force)
 	if (now.reserved > now.used)
 		atomic_store(&dirty, true);
 	return fits;
+}
+
+/*
+ * For a look at NVML's figure: what launched graphs have taken since is no longer left out of it. Nothing is booked. A thread
+ * that has the lock does the same soon, or is the one that looks.
+ */
+static void refresh_pending(void)
+{
+	struct pool_figures now;
+	bool is_left = false;
+
+	if (!atomic_load_explicit(&is_pending, memory_order_relaxed) || pthread_mutex_trylock(&lock))
+		return;
+	for (struct pool *pool = pools; pool; pool = pool->next) {
+		if (pool->pending && read_figures(pool, &now))
+			set_pending(pool, now.reserved);
+		is_left |= pool->pending;
+	}
+	atomic_store(&is_pending, is_left);
+	pthread_mutex_unlock(&lock);
 }
 
 static void trim(struct pool *pool)
