@@ -222,24 +222,12 @@ static bool goes_on(const struct token_bucket *bucket, uint64_t now)
 	return now < LOAD(bucket->shared.slice->until);
 }
 
-/* Work that is reserved brings the next look forward, as time does: a slice ends as exactly with much under way. */
-static void note_look(struct token_bucket *bucket, uint64_t now)
-{
-	bool never_pauses = now - LOAD(bucket->paused_at) > SLICE_URGENT_FOR;
-
-	STORE(bucket->is_awaited, never_pauses && LOAD(bucket->schedule.tenants) == 2 &&
-					  presence_is_awaited(bucket->presence) && !process_slice_others_wait(bucket));
-	STORE(bucket->looked_until, LOAD(bucket->shared.time->level) - (int64_t)SLICE_LOOK);
-	STORE(container_slice.next_look, now + SLICE_LOOK);
-}
-
 /* Until the slice is over, other processes of the container need not queue to take part in it. */
 static void begin_slice(struct token_bucket *bucket, uint64_t waited, uint64_t now)
 {
 	STORE(bucket->shared.slice->until, now + schedule_period(bucket));
 	STORE(bucket->was_waited_for, waited != 0);
 	STORE(bucket->has_new_slice, 1);
-	note_look(bucket, now);
 }
 
 /* ---- the lease ---- */
@@ -288,13 +276,6 @@ static uint64_t work_ends(uint64_t now)
 	return ends;
 }
 
-/* A lease for work that lasts for less than SLICE_LONG is none that PRESENCE_LONG calls long. */
-static uint64_t lease_for(uint64_t ends, uint64_t now)
-{
-	return ends > now + SLICE_LONG ? ends + SLICE_LEASE
-				       : bounds_min(ends + SLICE_LEASE, now + PRESENCE_LONG - NS_PER_MS);
-}
-
 void container_slice_extend_lease(bool is_known, bool is_certain, uint64_t now)
 {
 	uint64_t ends = work_ends(now), until = LOAD(container_slice.leased_until);
@@ -306,7 +287,7 @@ void container_slice_extend_lease(bool is_known, bool is_certain, uint64_t now)
 		return;
 	lock_slice();
 	if (LOAD(container_slice.present))
-		take_lease(is_known ? lease_for(ends, now) : ends + SLICE_LEASE_UNKNOWN, now);
+		take_lease(ends + (is_known ? SLICE_LEASE : SLICE_LEASE_UNKNOWN), now);
 	unlock_slice();
 }
 
@@ -318,7 +299,7 @@ static uint64_t renew_lease(uint64_t now)
 	if (until < bounds_max(ends + (LOAD(container_slice.lets_in) ? SLICE_LEASE_LEAST : 0), now + NS_PER_MS) &&
 	    try_lock_slice()) {
 		if (LOAD(container_slice.present))
-			take_lease(lease_for(ends, now), now);
+			take_lease(ends + SLICE_LEASE, now);
 		unlock_slice();
 	}
 	return bounds_max(LOAD(container_slice.leased_until) - NS_PER_MS, now + BUSY);
@@ -415,6 +396,7 @@ static bool try_begin(struct token_bucket *bucket, uint64_t now, uint64_t *again
 	STORE(container_slice.has_lapsed, 0);
 	STORE(container_slice.began, now);
 	STORE(container_slice.waited, waited);
+	STORE(container_slice.next_look, now + SLICE_LOOK);
 	STORE(container_slice.present, 1);
 	begin_slice(bucket, waited, now);
 	return true;
@@ -459,9 +441,8 @@ static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 	bool is_over = has_lapsed(now) || (!LOAD(bucket->borrows_from) && is_behind_others(bucket, now)) ||
 		       (LOAD(container_slice.is_mixed) && !ignores && wanted(bucket, now) == NEIGHBOURS_WANT_ALONE);
 	STORE(container_slice.is_over, is_over);
-	STORE(container_slice.next_look, 0);
+	STORE(container_slice.next_look, is_over ? 0 : now + SLICE_LOOK);
 	if (!is_over) {
-		note_look(bucket, now);
 		STORE(bucket->shared.slice->until, now + schedule_period(bucket));
 		return true;
 	}
@@ -659,8 +640,7 @@ bool container_slice_may_run(struct token_bucket *bucket, uint64_t now, uint64_t
 {
 	if (!container_slice_has_neighbours(bucket))
 		return true;
-	if (LOAD(container_slice.present) && now < LOAD(container_slice.next_look) &&
-	    LOAD(bucket->shared.time->level) > LOAD(bucket->looked_until))
+	if (LOAD(container_slice.present) && now < LOAD(container_slice.next_look))
 		return true;
 	return request_slice(bucket, now, again);
 }

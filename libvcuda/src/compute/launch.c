@@ -143,7 +143,8 @@ static void end_launch(struct launch *launch, CUresult result)
 {
 	if (!launch->context || !batch_joined(launch, result == CUDA_SUCCESS))
 		return;
-	if (!poller_needed() && batch_looks_for_quiet(launch->context))
+	poller_needed();
+	if (batch_looks_for_quiet(launch->context))
 		poller_look_by(clock_now() + bounds_max(launch->estimate, 2 * BATCH_QUIET) - BATCH_QUIET);
 }
 

@@ -57,7 +57,7 @@ static void poll_until_exit(void)
 	}
 }
 
-bool poller_needed(void)
+void poller_needed(void)
 {
 	int none = 0;
 
@@ -65,10 +65,8 @@ bool poller_needed(void)
 	    !clock_thread(poll_until_exit))
 		log_once(LOG_WARNING,
 			 "cannot start a thread for the core share; work is accounted when a later launch waits");
-	if (!__atomic_load_n(&asleep, __ATOMIC_SEQ_CST))
-		return false;
-	clock_wake(&asleep);
-	return true;
+	if (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST))
+		clock_wake(&asleep);
 }
 
 void poller_look_by(uint64_t time)

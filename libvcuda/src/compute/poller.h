@@ -8,14 +8,10 @@
 #ifndef VCUDA_POLLER_H
 #define VCUDA_POLLER_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
-/*
- * Called when work is under way. A running poller costs a system call only if it sleeps without a deadline. True: it did,
- * and looks now.
- */
-bool poller_needed(void);
+/* Called when work is under way. A running poller costs a system call only if it sleeps without a deadline. */
+void poller_needed(void);
 
 /* Wakes the poller if it would look later than at `time`. */
 void poller_look_by(uint64_t time);
