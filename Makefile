@@ -119,8 +119,8 @@ simulated-cards-remove: $(VENV)/.stamp
 
 # A source that was compiled before for any checkout of this machine is not compiled again: tests compile libvcuda for
 # packages, for another processor and for sanitizers. ccache, where it is installed, finds by content what the compiler wrote.
-COMPILED := $(shell mkdir -p /var/cache/vgpu-tests/compiled 2>/dev/null && echo /var/cache/vgpu-tests || echo $(abspath $(BUILD)))/compiled
-test test-long: export CCACHE_DIR := $(COMPILED)
+COMPILED = $(shell mkdir -p /var/cache/vgpu-tests/compiled 2>/dev/null && echo /var/cache/vgpu-tests || echo $(abspath $(BUILD)))/compiled
+test test-long: export CCACHE_DIR = $(COMPILED)
 test test-long: export CCACHE_BASEDIR := $(CURDIR)
 test test-long: export CCACHE_NOHASHDIR := yes
 test test-long: export CMAKE_C_COMPILER_LAUNCHER = $(if $(shell command -v ccache),ccache)

@@ -2,9 +2,9 @@
  * The wrappers of libcuda.so.1 for graphs. driver/cuda_table.h lists all wrappers.
  *
  * Belongs here: which allocation and free nodes a graph has, how long its kernels should take, and the calls that
- * instantiate, upload, launch and destroy it. When a graph with allocation nodes is instantiated, uploaded or launched, the driver takes its memory
- * from a pool of the device's own. That pool's reserve is charged (memory/pools.h). If no graph has such nodes, a
- * launch costs one load more.
+ * instantiate, upload, launch and destroy it. When a graph with allocation nodes is instantiated, uploaded or launched,
+ * the driver takes its memory from a pool of the device's own. That pool's reserve is charged (memory/pools.h). If no
+ * graph has such nodes, a launch costs one load more.
  */
 #include <stdatomic.h>
 #include <stdlib.h>

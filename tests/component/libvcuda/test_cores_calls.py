@@ -168,7 +168,7 @@ class Account:
         return usage.time_at(data[usage.TIMES_OFFSET : usage.FLIGHTS_OFFSET], places[self.box.uuid]).used
 
     def under_way(self) -> int:
-        """ns that the work of the program's first slot is expected to take."""
+        """ns that the work of the program's first slot is expected to take; the region has it in units of 16."""
         data = (self.box.path / "usage/usage").read_bytes()
         place = usage.places(data[: usage.CARDS_END])[self.box.uuid]
         return usage.FLIGHT.unpack_from(data, usage.FLIGHTS_OFFSET + place * usage.SLOTS * usage.FLIGHT.size)[0] * 16
