@@ -7,6 +7,7 @@
  */
 #include "compute/launch.h"
 #include "driver/cuda_table.h"
+#include "memory/calls.h"
 #include "memory/charge.h"
 #include "memory/context_overhead.h"
 #include "memory/managed_free.h"
@@ -361,16 +362,15 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
 	bool entered = guard_enter();
 
-	if (entered && pools_doom(pool)) {
-		guard_leave();
-		return CUDA_SUCCESS;
-	}
-	CUresult result = REAL(cuMemPoolDestroy, pool);
-
-	if (entered && result == CUDA_SUCCESS)
+	if (!entered)
+		return REAL(cuMemPoolDestroy, pool);
+	calls_begin();
+	bool is_doomed = pools_doom(pool); /* it is destroyed when its memory is freed */
+	CUresult result = is_doomed ? CUDA_SUCCESS : REAL(cuMemPoolDestroy, pool);
+	if (!is_doomed && result == CUDA_SUCCESS)
 		pools_gone(pool);
-	if (entered)
-		guard_leave();
+	calls_end();
+	guard_leave();
 	return result;
 }
 

@@ -68,19 +68,18 @@ static void context_overhead_after_fork(void)
 
 static uint64_t measure_all(int card, const uint8_t uuid[16]);
 
-static void (*_Atomic refresh_unlisted)(void);
+static bool (*_Atomic refresh_unlisted)(void);
 
-void context_overhead_set_refresh(void (*refresh)(void))
+void context_overhead_set_refresh(bool (*refresh)(void))
 {
 	atomic_store(&refresh_unlisted, refresh);
 }
 
-static void refresh(void)
+static bool refresh(void)
 {
-	void (*known)(void) = atomic_load(&refresh_unlisted);
+	bool (*known)(void) = atomic_load(&refresh_unlisted);
 
-	if (known)
-		known();
+	return !known || known();
 }
 
 /* For every process: one that has no context on a limited card may allocate there, too. */
@@ -139,12 +138,12 @@ struct measure {
 static bool ask_halted(int card, const uint8_t uuid[16], struct nvml_list *figures, uint64_t *charges, bool *is_quiet)
 {
 	calls_halt();
-	refresh();
+	bool is_known = refresh();
 	uint64_t before = other_charges(card);
 	bool known = other_processes_ask(uuid, figures);
-	refresh(); /* a graph may have begun meanwhile */
+	is_known &= refresh(); /* a graph may have begun meanwhile */
 	*charges = other_charges(card);
-	*is_quiet = calls_go_on() && *charges == before;
+	*is_quiet = calls_go_on() && is_known && *charges == before;
 	*charges = before > *charges ? before : *charges;
 	return known;
 }

@@ -73,8 +73,11 @@ void context_overhead_shrank(CUdevice device);
 /* Books now what the driver holds of the device for this process, even if there is no room. */
 void context_overhead_follow(CUdevice device);
 
-/* `refresh` is called before and after each look: what a figure of NVML leaves out may have become part of it meanwhile. */
-void context_overhead_set_refresh(void (*refresh)(void));
+/*
+ * `refresh` is called before and after each look: what a figure of NVML leaves out may have changed meanwhile. If it returns
+ * false, that is not known, and the look is not exact.
+ */
+void context_overhead_set_refresh(bool (*refresh)(void));
 
 /* Books this process's overhead. Returns what the driver holds for other processes that have not booked theirs. */
 uint64_t context_overhead_unbooked(CUdevice device);

@@ -39,7 +39,7 @@ struct pool {
 	bool doomed;         /* the program has destroyed the pool, but memory of it is in use */
 	struct graph_launch *graph_launches; /* graph memory only: launches that may still take memory */
 	uint64_t ceiling;    /* graph memory only: an upper bound of what is used, those launches included */
-	uint64_t pending;    /* graph memory only: the part of `booked` that the driver has not taken yet */
+	uint64_t pending;    /* the part of `booked` that the driver has not taken yet, or has given back already */
 };
 
 struct pool_figures {
@@ -53,7 +53,7 @@ static struct pool *pools;
 static _Atomic uint64_t chunk = CHUNK; /* bytes; what the driver's pools grow by divides it, as far as is known */
 static atomic_bool any;
 static atomic_bool dirty;
-static atomic_bool is_pending; /* launched graphs may take what is booked for them */
+static _Thread_local bool has_lock;
 
 /* A forked child has no pools of its own yet and cannot use its parent's. */
 static void pools_after_fork(void)
@@ -64,7 +64,7 @@ static void pools_after_fork(void)
 	atomic_store(&dirty, false);
 }
 
-static void refresh_pending(void);
+static bool refresh_pending(void);
 
 static void set_up(void)
 {
@@ -78,6 +78,13 @@ static void lock_pools(void)
 
 	pthread_once(&once, set_up);
 	pthread_mutex_lock(&lock);
+	has_lock = true;
+}
+
+static void unlock_pools(void)
+{
+	has_lock = false;
+	pthread_mutex_unlock(&lock);
 }
 
 /*
@@ -136,7 +143,7 @@ static struct pool *find_or_add_pool(CUmemoryPool handle, CUdevice device)
 	if (!pool)
 		pool = add_pool(handle, device);
 	bool is_known = pool && pool->card != USAGE_NO_CARD && read_figures(pool, &now);
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 	return is_known ? pool : NULL;
 }
 
@@ -163,7 +170,7 @@ CUdevice pools_device(CUmemoryPool handle)
 	lock_pools();
 	const struct pool *pool = find_pool(handle, NO_DEVICE);
 	CUdevice device = pool ? pool->device : NO_DEVICE;
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 	if (pool || REAL(cuDeviceGetCount, &count) != CUDA_SUCCESS)
 		return device;
 	for (device = 0; device < count; device++)
@@ -186,7 +193,7 @@ void pools_made(CUmemoryPool handle, const CUmemLocation *location, int type)
 		pool->managed = managed;
 		pool->preferred = managed && has_device ? location->id : NO_DEVICE;
 	}
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 }
 
 bool pools_is_hosts(CUmemoryPool handle)
@@ -195,7 +202,7 @@ bool pools_is_hosts(CUmemoryPool handle)
 	const struct pool *pool = find_pool(handle, NO_DEVICE);
 	bool hosts = pool && pool->hosts;
 
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 	return hosts;
 }
 
@@ -205,7 +212,7 @@ bool pools_is_managed(CUmemoryPool handle)
 	const struct pool *pool = find_pool(handle, NO_DEVICE);
 	bool managed = pool && pool->managed;
 
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 	return managed;
 }
 
@@ -215,7 +222,7 @@ CUdevice pools_preferred(CUmemoryPool handle)
 	const struct pool *pool = find_pool(handle, NO_DEVICE);
 	CUdevice device = pool ? pool->preferred : NO_DEVICE;
 
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 	return device;
 }
 
@@ -273,7 +280,6 @@ static void set_pending(struct pool *pool, uint64_t reserved)
 	uint64_t pending = pool->booked > reserved ? pool->booked - reserved : 0;
 
 	if (pending > pool->pending) {
-		atomic_store(&is_pending, true);
 		unlisted_add(pool->card, pending - pool->pending);
 	} else if (pending < pool->pending) {
 		unlisted_take(pool->card, pool->pending - pending);
@@ -307,31 +313,34 @@ static bool reconcile(struct pool *pool, bool force)
 		if (fits || force)
 			pool->booked = target;
 	}
-	if (!pool->handle)
-		set_pending(pool, now.reserved);
+	set_pending(pool, now.reserved);
 	if (now.reserved > now.used)
 		atomic_store(&dirty, true);
 	return fits;
 }
 
 /*
- * For a look at NVML's figure: what launched graphs have taken since is no longer left out of it. Nothing is booked. A thread
- * that has the lock does the same soon, or is the one that looks.
+ * For a look at NVML's figure: leaves out of the charges what the driver has not, as launched graphs take it, and streams,
+ * synchronizations and other threads' calls give it back, at any time. Nothing is booked. False: another thread changes
+ * the bookings. It may wait for the look, so the look does not wait for it.
  */
-static void refresh_pending(void)
+static bool refresh_pending(void)
 {
-	struct pool_figures now;
-	bool is_left = false;
+	const bool had_lock = has_lock;
 
-	if (!atomic_load_explicit(&is_pending, memory_order_relaxed) || pthread_mutex_trylock(&lock))
-		return;
+	if (!atomic_load_explicit(&any, memory_order_relaxed))
+		return true;
+	if (!had_lock && pthread_mutex_trylock(&lock))
+		return false;
 	for (struct pool *pool = pools; pool; pool = pool->next) {
-		if (pool->pending && read_figures(pool, &now))
-			set_pending(pool, now.reserved);
-		is_left |= pool->pending;
+		struct pool_figures now = {0, 0, 0};
+		if (pool->booked && !read_figures(pool, &now))
+			now.reserved = 0;
+		set_pending(pool, now.reserved);
 	}
-	atomic_store(&is_pending, is_left);
-	pthread_mutex_unlock(&lock);
+	if (!had_lock)
+		pthread_mutex_unlock(&lock);
+	return true;
 }
 
 static void trim(struct pool *pool)
@@ -440,7 +449,7 @@ bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
 		pool->promised += size;
 	else
 		log_refusal(pool, size, limit);
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 	if (!granted)
 		calls_end();
 	return granted;
@@ -491,7 +500,7 @@ bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const stru
 			graph_launches_end(charge->graph_launch, (struct graph_launch_mark){NULL, NULL});
 		log_refusal(pool, graph->size, device_limits_memory(&pool->limited));
 	}
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 	if (!granted)
 		calls_end();
 	return granted;
@@ -509,7 +518,7 @@ void pools_end_graph(struct pool_charge *charge, struct graph_launch_mark mark)
 		graph_launches_end(charge->graph_launch, mark);
 	reconcile(pool, true);
 	end_try(charge);
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 	calls_end();
 }
 
@@ -518,7 +527,7 @@ void pools_graph_gone(CUgraphExec exec)
 	lock_pools();
 	for (struct pool *pool = pools; pool; pool = pool->next)
 		graph_launches_gone(pool->graph_launches, exec);
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 }
 
 void pools_drop_context(CUcontext context)
@@ -526,7 +535,7 @@ void pools_drop_context(CUcontext context)
 	lock_pools();
 	for (struct pool *pool = pools; pool; pool = pool->next)
 		graph_launches_drop_context(pool->graph_launches, context);
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 }
 
 static bool graphs_run(int card)
@@ -537,7 +546,7 @@ static bool graphs_run(int card)
 	for (struct pool *pool = pools; pool; pool = pool->next)
 		if (pool->card == card)
 			bytes += graph_launches_bytes(&pool->graph_launches);
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 	return bytes > 0;
 }
 
@@ -568,7 +577,7 @@ bool pools_end(struct pool_charge *charge, struct pool *used)
 	if (used != charge->pool)
 		reconcile(charge->pool, true);
 	end_try(charge);
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 	calls_end();
 	return fits;
 }
@@ -581,9 +590,19 @@ bool pools_reclaim(int card)
 	calls_begin();
 	lock_pools();
 	bool found = trim_card(card);
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 	calls_end();
 	return found;
+}
+
+/* Forgets a pool that is out of the list. */
+static void drop(struct pool *pool)
+{
+	if (pool->card != USAGE_NO_CARD) {
+		set_pending(pool, pool->booked);
+		give_back_booking(pool, pool->booked);
+	}
+	free(pool);
 }
 
 void pools_gone(CUmemoryPool handle)
@@ -593,13 +612,11 @@ void pools_gone(CUmemoryPool handle)
 		struct pool *pool = *at;
 		if (pool->handle != handle)
 			continue;
-		if (pool->card != USAGE_NO_CARD)
-			give_back_booking(pool, pool->booked);
 		*at = pool->next;
-		free(pool);
+		drop(pool);
 		break;
 	}
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 }
 
 static void leave_device(const struct pool *pool)
@@ -624,7 +641,7 @@ bool pools_doom(CUmemoryPool handle)
 		leave_device(pool);
 		(void)REAL(cuMemPoolSetAttribute, handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &nothing);
 	}
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 	return in_use;
 }
 
@@ -641,9 +658,8 @@ static void bury_doomed(void)
 		struct pool *pool = *at;
 		if (is_over(pool)) {
 			(void)REAL(cuMemPoolDestroy, pool->handle);
-			give_back_booking(pool, pool->booked);
 			*at = pool->next;
-			free(pool);
+			drop(pool);
 		} else {
 			at = &pool->next;
 		}
@@ -658,7 +674,7 @@ void pools_reconcile(void)
 	for (struct pool *pool = pools; pool; pool = pool->next)
 		reconcile(pool, true);
 	bury_doomed();
-	pthread_mutex_unlock(&lock);
+	unlock_pools();
 }
 
 void pools_reconcile_if_dirty(void)
