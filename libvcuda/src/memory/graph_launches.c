@@ -61,10 +61,9 @@ uint64_t graph_launches_begin(struct graph_launch **list, const struct graph_mem
 	found->size = graph->size;
 	found->calls++;
 	found->begun = atomic_load(&frees);
-	found->is_kept = counts(found);
-	if (found->is_kept)
-		return 0;
-	return graph->size - (finds_it ? graph->left : 0);
+	const uint64_t beside = counts(found) ? 0 : graph->size - (finds_it ? graph->left : 0);
+	found->is_kept = beside < graph->size; /* the driver frees what is left before the launch takes it again */
+	return beside;
 }
 
 static void replace(struct graph_launch *entry, CUevent event)
