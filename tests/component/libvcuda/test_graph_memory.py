@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -169,6 +170,20 @@ def test_what_a_pending_launch_has_booked_hides_no_overhead(sim_box: Callable[..
     other.made(f"cuMemAlloc_v2 & {left}")
     gate.open()
     assert (int(box.cards()[0]["used"]), client.left()) == (LIMIT, 0)
+
+
+def test_what_a_pool_has_given_back_hides_no_overhead(sim_box: Callable[..., SimBox]) -> None:
+    """The stream frees the memory, and no call tells libvcuda: the look took it for memory that the driver still had."""
+    box = sim_box("t4x1", nvml=True)
+    box.limit(LIMIT)
+    client, other = box.caller(), box.caller()
+    gate = Gate(client)
+    client.does(f"cuMemFreeAsync {client.made(f'cuMemAllocAsync & {64 * MIB} 0')} {gate.stream}")
+    client.ask(f"python ctypes.memset({gate.word},1,1)")
+    while int(box.cards()[0]["used"]) > 2 * box.context:
+        time.sleep(0.01)
+    client.does("cuCtxSetLimit 0 2048")
+    assert client.left() == other.left() == LIMIT - 2 * box.context
 
 
 def test_a_graph_that_has_run_hides_nothing_that_blocks_give_back(sim_box: Callable[..., SimBox]) -> None:

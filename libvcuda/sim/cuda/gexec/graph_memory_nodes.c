@@ -62,12 +62,14 @@ static bool steps_free(const struct sim_step *steps, size_t count, CUdeviceptr p
 	return false;
 }
 
+/* What lives of an earlier launch serves again: launches of one graph follow one another. Called with the lock held. */
 static uint64_t bytes_on(CUdevice device, const struct sim_step *steps, size_t count)
 {
 	uint64_t bytes = 0;
 
 	for (size_t i = 0; i < count; i++)
-		if (steps[i].work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && steps[i].work.memory.device == device)
+		if (steps[i].work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && steps[i].work.memory.device == device &&
+		    !sim_allocation_at(steps[i].work.memory.pointer, 0))
 			bytes += sim_graph_memory_round(steps[i].work.memory.bytes, device);
 	return bytes;
 }
@@ -76,14 +78,13 @@ CUresult sim_graph_memory_nodes_reserve(const struct sim_step *steps, size_t cou
 {
 	CUresult result = CUDA_SUCCESS;
 
+	pthread_mutex_lock(&sim_driver.lock);
 	for (CUdevice device = 0; result == CUDA_SUCCESS && device < sim_driver.device_count; device++) {
 		uint64_t bytes = bytes_on(device, steps, count);
-		if (!bytes)
-			continue;
-		pthread_mutex_lock(&sim_driver.lock);
-		result = sim_object_unlock(sim_graph_memory_reserve(device, bytes));
+		if (bytes)
+			result = sim_graph_memory_reserve(device, bytes);
 	}
-	return result;
+	return sim_object_unlock(result);
 }
 
 static bool is_live(CUdeviceptr pointer)
