@@ -205,7 +205,7 @@ bool container_slice_borrows(struct token_bucket *bucket, uint64_t now)
 	if (!try_lock_slice())
 		return false;
 	bool is_wanted = presence_waiting_before(borrowers_turn(bucket, now), &where) ||
-			 (!LOAD(container_slice.present) && presence_of_others(&where));
+			 (!LOAD(container_slice.present) && presence_of_others(&where, 1));
 	unlock_slice();
 	STORE(bucket->line_seen, now);
 	if (is_wanted) {
@@ -328,11 +328,11 @@ static bool gives_way(uint64_t now)
 {
 	uint64_t where;
 
-	if (neighbours_are_distrusted(now) || !presence_of_others(&where))
+	if (neighbours_are_distrusted(now) || !presence_of_others(&where, 1))
 		return false;
 	if (presence_is_before_others()) {
 		clock_sleep_until(now + COLLISION / 2);
-		if (!presence_of_others(&where))
+		if (!presence_of_others(&where, 1))
 			return false;
 	}
 	drop_presence();
@@ -386,7 +386,7 @@ static bool try_begin(struct token_bucket *bucket, uint64_t now, uint64_t *again
 		*again = now + COLLISION;
 		return false;
 	}
-	bool others = presence_of_others(&where);
+	bool others = presence_of_others(&where, 1);
 	open_slice_begun(waited, now);
 	stop_waiting(bucket);
 	STORE(bucket->shared.slice->waiting_since, 0);
@@ -436,7 +436,7 @@ static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 		return try_begin(bucket, now, again);
 	uint64_t where;
 	bool ignores = presence_ignores();
-	set_mixed(presence_of_others(&where) || ignores);
+	set_mixed(presence_of_others(&where, 1) || ignores);
 	open_own_slice(now);
 	bool is_over = has_lapsed(now) || (!LOAD(bucket->borrows_from) && is_behind_others(bucket, now)) ||
 		       (LOAD(container_slice.is_mixed) && !ignores && wanted(bucket, now) == NEIGHBOURS_WANT_ALONE);
@@ -544,7 +544,7 @@ static void look_at_others(uint64_t now)
 	    !try_lock_slice())
 		return;
 	(void)presence_ignores();
-	if (LOAD(container_slice.present) && presence_of_others(&where)) {
+	if (LOAD(container_slice.present) && presence_of_others(&where, 1)) {
 		set_mixed(true);
 		if (is_long(now) && LOAD(container_slice.lets_in))
 			put_off(now - bounds_max(looked_at, now - 2 * NS_PER_MS));

@@ -38,12 +38,8 @@ bool presence_is_kept(void);
 void presence_hold(void);
 void presence_drop(void);
 
-/* Whether another container is at work on one of the cards. *where is the offset of its lock. */
-bool presence_of_others(uint64_t *where);
-
-/* Lists the offsets of all such locks, as far as there is room. Returns their number. */
-enum { PRESENCE_LISTED = 8 };
-unsigned int presence_list_others(uint64_t where[PRESENCE_LISTED]);
+/* Lists the offsets of up to `most` locks of other containers at work on the cards. Returns their number. */
+unsigned int presence_of_others(uint64_t *where, unsigned int most);
 
 /* Places that differ by less may be the same. */
 #define PRESENCE_PLACE ((uint64_t)1 << 16) /* 65 us: the times in the queue wrap around after 200 days */
