@@ -305,18 +305,12 @@ static uint64_t renew_lease(uint64_t now)
 	return bounds_max(LOAD(container_slice.leased_until) - NS_PER_MS, now + BUSY);
 }
 
-static void drop_presence(void)
-{
-	presence_drop();
-	presence_end_lease();
-}
-
 /* An ignored container that has dropped its lock counts again. One that still holds its lock stays ignored. */
 static void leave_card(void)
 {
 	open_slice_left(!LOAD(container_slice.was_mixed), clock_now());
 	(void)presence_ignores();
-	drop_presence();
+	presence_drop();
 	presence_wake_next();
 }
 
@@ -335,7 +329,7 @@ static bool gives_way(uint64_t now)
 		if (!presence_of_others(&where, 1))
 			return false;
 	}
-	drop_presence();
+	presence_drop();
 	presence_wake_next();
 	return true;
 }

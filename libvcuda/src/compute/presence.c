@@ -432,12 +432,6 @@ void presence_hold(void)
 		set(card, F_RDLCK, card->at + own);
 }
 
-void presence_drop(void)
-{
-	for (struct card *card = cards; card < cards + card_count; card++)
-		drop(card, card->at + own);
-}
-
 /* The kernel returns some lock in the range, not the first one. It may be another process's of this container. */
 static unsigned int list_locked(uint64_t from, uint64_t to, uint64_t *where, unsigned int count, unsigned int most)
 {
@@ -548,8 +542,10 @@ void presence_lease(uint64_t until, enum presence_lets lets)
 	drop_lease(before);
 }
 
-void presence_end_lease(void)
+void presence_drop(void)
 {
+	for (struct card *card = cards; card < cards + card_count; card++)
+		drop(card, card->at + own);
 	drop_lease(leased);
 	leased = UINT64_MAX;
 }

@@ -34,7 +34,7 @@ bool presence_is_slow(unsigned int card);
 /* False: the program had closed a file. They are open again now, and this process has lost its locks. */
 bool presence_is_kept(void);
 
-/* Takes, and drops, the locks that mark the container as at work on its cards. */
+/* Takes the locks that mark the container as at work on its cards. Drops them, and its lease. */
 void presence_hold(void);
 void presence_drop(void);
 
@@ -77,7 +77,6 @@ bool presence_saw_range(void);
  */
 enum presence_lets { PRESENCE_LETS_ALL = 5, PRESENCE_LETS_NOBODY, PRESENCE_LETS_URGENT };
 void presence_lease(uint64_t until, enum presence_lets lets);
-void presence_end_lease(void);
 
 /*
  * What the container at work whose lock is at `where` says. LAPSED: nothing since its lease ended. NO_LEASE: it has left
