@@ -32,7 +32,7 @@ static struct batch *free_batch(struct compute_context *context)
 void batch_drop_local_slice(struct compute_context *context, struct batch *batch)
 {
 	if (batch->local_slice)
-		account_return_local_slice(context->bucket, batch->local_slice);
+		account_release(context->bucket, batch->local_slice);
 	batch->local_slice = 0;
 }
 
