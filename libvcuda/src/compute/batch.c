@@ -54,12 +54,6 @@ void batch_set_free(struct compute_context *context, struct batch *batch)
 	count_up(&context->under_way, -1);
 }
 
-void batch_mark_mixed(struct batch *batch)
-{
-	batch->is_unsure = true;
-	batch->is_beside = true;
-}
-
 static void open_batch(struct compute_context *context, struct stream_slot *slot, struct launch *launch, uint64_t now)
 {
 	struct token_bucket *bucket = context->bucket;
@@ -80,10 +74,8 @@ static void open_batch(struct compute_context *context, struct stream_slot *slot
 	if (__atomic_exchange_n(&bucket->has_new_slice, 0, __ATOMIC_RELAXED)) {
 		batch->is_first = true;
 		batch->is_after_others = LOAD(bucket->was_waited_for);
-		batch->is_unsure = true;
 	}
-	if (container_slice_is_mixed(bucket))
-		batch_mark_mixed(batch);
+	batch->is_beside = container_slice_is_mixed(bucket);
 	process_slice_wants(bucket, now);
 	count_up(&context->under_way, 1);
 	slot->open = (int32_t)(batch - context->batches);

@@ -28,8 +28,7 @@ struct batch {
 	bool is_first;        /* of a time slice: the card may have changed contexts for it */
 	bool is_after_others; /* it has, as others have worked before it */
 	bool was_idle;        /* nothing else of its context was under way when it was opened */
-	bool is_unsure;       /* another tenant's work may lie within the interval */
-	bool is_beside;       /* it does for more than a change of contexts */
+	bool is_beside;       /* another tenant's work may lie within the interval, beyond a change of contexts */
 	bool is_guessed;      /* some of its kernels were not measured without other work of late */
 	bool is_mixed;        /* it has kernels of several kinds, or may have */
 	bool is_interrupted;  /* its stream, the only one with work, did something else in between */
