@@ -134,7 +134,7 @@ static void add_to(struct batch *batch, struct stream_slot *slot, struct launch 
 	batch->is_guessed |= !estimates_fresh(launch->kind, now);
 	slot->stream = launch->stream;
 	slot->thread = guard_number_of(launch->thread);
-	slot->joined_at = batch->joined_at = now;
+	batch->joined_at = now;
 	STORE(launch->kind->launched, LOAD(launch->kind->launched) + 1);
 	batch->launches++;
 	batch->estimate += launch->estimate;
@@ -323,7 +323,7 @@ uint64_t batch_end_quiet(struct compute_context *context, uint64_t now)
 		if (batch->state != OPEN || !batch->launched_at || batch->is_behind_wait ||
 		    slot->stream == CU_STREAM_PER_THREAD || (slot->stream == CU_STREAM_LEGACY && context->working > 1))
 			continue;
-		uint64_t due = bounds_max(slot->joined_at + BATCH_QUIET, batch->expected - BATCH_QUIET);
+		uint64_t due = bounds_max(batch->joined_at + BATCH_QUIET, batch->expected - BATCH_QUIET);
 		if (now < due) {
 			next = bounds_min(next, due);
 			continue;

@@ -63,7 +63,6 @@ struct stream_slot {
 	CUstream stream;      /* of the last launch */
 	uint64_t thread;      /* number of the one that made the last launch */
 	uint64_t expected;    /* when all work launched into it should be done */
-	uint64_t joined_at;   /* when the last launch began */
 	uint64_t copied;      /* bytes that it copies over the bus before its next launch */
 	uint64_t sampled_at;
 };
