@@ -222,14 +222,6 @@ static bool goes_on(const struct token_bucket *bucket, uint64_t now)
 	return now < LOAD(bucket->shared.slice->until);
 }
 
-/* Until the slice is over, other processes of the container need not queue to take part in it. */
-static void begin_slice(struct token_bucket *bucket, uint64_t waited, uint64_t now)
-{
-	STORE(bucket->shared.slice->until, now + schedule_period(bucket));
-	STORE(bucket->was_waited_for, waited != 0);
-	STORE(bucket->has_new_slice, 1);
-}
-
 /* ---- the lease ---- */
 
 static void set_mixed(bool is_mixed)
@@ -392,7 +384,10 @@ static bool try_begin(struct token_bucket *bucket, uint64_t now, uint64_t *again
 	STORE(container_slice.waited, waited);
 	STORE(container_slice.next_look, now + SLICE_LOOK);
 	STORE(container_slice.present, 1);
-	begin_slice(bucket, waited, now);
+	/* Until the slice is over, other processes of the container need not queue to take part in it. */
+	STORE(bucket->shared.slice->until, now + schedule_period(bucket));
+	STORE(bucket->was_waited_for, waited != 0);
+	STORE(bucket->has_new_slice, 1);
 	return true;
 }
 
