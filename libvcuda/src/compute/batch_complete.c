@@ -98,7 +98,8 @@ static uint64_t own_part(const struct batch *batch, uint64_t raw)
 {
 	uint64_t most = saturating_less(raw, batch->gaps);
 	/* Another context that always has work takes every other time slice of the hardware. */
-	uint64_t strange = (batch->is_first || batch->is_beside ? BATCH_SWITCHES : 0) + (batch->is_beside ? most / 2 : 0);
+	uint64_t strange =
+		(batch->is_first || batch->is_beside ? BATCH_SWITCHES : 0) + (batch->is_beside ? most / 2 : 0);
 	uint64_t least = saturating_less(most, batch->doubtful + batch->idle_times * LATENCY + strange);
 	uint64_t guess = batch->estimate;
 
