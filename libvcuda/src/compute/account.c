@@ -137,6 +137,7 @@ void account_release(struct token_bucket *bucket, uint64_t estimate)
 {
 	__atomic_fetch_add(&bucket->shared.time->level, (int64_t)estimate, __ATOMIC_RELAXED);
 	end_in_flight(bucket, estimate);
+	STORE(bucket->finish, LOAD(bucket->finish) - estimate);
 }
 
 void account_book(struct token_bucket *bucket, uint64_t more, uint64_t now)
@@ -203,12 +204,6 @@ void account_reserve(struct token_bucket *bucket, uint64_t estimate, bool is_kno
 		STORE(bucket->shared.time->progress, now);
 	publish_in_flight(bucket);
 	expect(bucket, estimate, is_known, now);
-}
-
-void account_return_local_slice(struct token_bucket *bucket, uint64_t left)
-{
-	account_release(bucket, left);
-	STORE(bucket->finish, LOAD(bucket->finish) - left);
 }
 
 void account_measured(struct token_bucket *bucket, uint64_t ns)

@@ -18,9 +18,6 @@ void account_reserve(struct token_bucket *bucket, uint64_t estimate, bool is_kno
 /* Takes back what was reserved for work that was not begun. */
 void account_release(struct token_bucket *bucket, uint64_t estimate);
 
-/* The same, of which no later work is under way. */
-void account_return_local_slice(struct token_bucket *bucket, uint64_t left);
-
 /* Books `more` ns for work that still runs and has taken more than was booked. */
 void account_book(struct token_bucket *bucket, uint64_t more, uint64_t now);
 

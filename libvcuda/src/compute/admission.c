@@ -183,7 +183,7 @@ bool admission_try(struct token_bucket *bucket, uint64_t estimate, const struct 
 		return false;
 	account_reserve(bucket, estimate, is_known, now);
 	if (!container_slice_has_begun(bucket)) { /* the poller has left the card meanwhile */
-		account_return_local_slice(bucket, estimate);
+		account_release(bucket, estimate);
 		*again = now;
 		return false;
 	}

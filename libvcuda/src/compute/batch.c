@@ -32,7 +32,7 @@ static struct batch *free_batch(struct compute_context *context)
 void batch_drop_local_slice(struct compute_context *context, struct batch *batch)
 {
 	if (batch->local_slice)
-		account_return_local_slice(context->bucket, batch->local_slice);
+		account_release(context->bucket, batch->local_slice);
 	batch->local_slice = 0;
 }
 
@@ -52,12 +52,6 @@ void batch_set_free(struct compute_context *context, struct batch *batch)
 	context->moved_at = clock_now();
 	batch->state = FREE;
 	count_up(&context->under_way, -1);
-}
-
-void batch_mark_mixed(struct batch *batch)
-{
-	batch->is_unsure = true;
-	batch->is_beside = true;
 }
 
 static void open_batch(struct compute_context *context, struct stream_slot *slot, struct launch *launch, uint64_t now)
@@ -80,10 +74,8 @@ static void open_batch(struct compute_context *context, struct stream_slot *slot
 	if (__atomic_exchange_n(&bucket->has_new_slice, 0, __ATOMIC_RELAXED)) {
 		batch->is_first = true;
 		batch->is_after_others = LOAD(bucket->was_waited_for);
-		batch->is_unsure = true;
 	}
-	if (container_slice_is_mixed(bucket))
-		batch_mark_mixed(batch);
+	batch->is_beside = container_slice_is_mixed(bucket);
 	process_slice_wants(bucket, now);
 	count_up(&context->under_way, 1);
 	slot->open = (int32_t)(batch - context->batches);
@@ -142,7 +134,7 @@ static void add_to(struct batch *batch, struct stream_slot *slot, struct launch 
 	batch->is_guessed |= !estimates_fresh(launch->kind, now);
 	slot->stream = launch->stream;
 	slot->thread = guard_number_of(launch->thread);
-	slot->joined_at = batch->joined_at = now;
+	batch->joined_at = now;
 	STORE(launch->kind->launched, LOAD(launch->kind->launched) + 1);
 	batch->launches++;
 	batch->estimate += launch->estimate;
@@ -331,7 +323,7 @@ uint64_t batch_end_quiet(struct compute_context *context, uint64_t now)
 		if (batch->state != OPEN || !batch->launched_at || batch->is_behind_wait ||
 		    slot->stream == CU_STREAM_PER_THREAD || (slot->stream == CU_STREAM_LEGACY && context->working > 1))
 			continue;
-		uint64_t due = bounds_max(slot->joined_at + BATCH_QUIET, batch->expected - BATCH_QUIET);
+		uint64_t due = bounds_max(batch->joined_at + BATCH_QUIET, batch->expected - BATCH_QUIET);
 		if (now < due) {
 			next = bounds_min(next, due);
 			continue;

@@ -110,7 +110,4 @@ void batch_note_done(struct compute_context *context, const struct batch *done);
 /* Frees the batch: none of its work is under way any more. */
 void batch_set_free(struct compute_context *context, struct batch *batch);
 
-/* The work of containers that do not wait for this one may lie within the batch's interval. */
-void batch_mark_mixed(struct batch *batch);
-
 #endif

@@ -98,7 +98,8 @@ static uint64_t own_part(const struct batch *batch, uint64_t raw)
 {
 	uint64_t most = saturating_less(raw, batch->gaps);
 	/* Another context that always has work takes every other time slice of the hardware. */
-	uint64_t strange = (batch->is_unsure ? BATCH_SWITCHES : 0) + (batch->is_beside ? most / 2 : 0);
+	uint64_t strange =
+		(batch->is_first || batch->is_beside ? BATCH_SWITCHES : 0) + (batch->is_beside ? most / 2 : 0);
 	uint64_t least = saturating_less(most, batch->doubtful + batch->idle_times * LATENCY + strange);
 	uint64_t guess = batch->estimate;
 
@@ -127,7 +128,7 @@ static void learn(const struct compute_context *context, const struct batch *bat
 {
 	uint64_t took = batch->ended_at - batch->started_at;
 	bool is_alone = ran_alone(batch), is_beside = batch->is_beside;
-	bool is_sure = !batch->is_unsure || (!is_beside && took > SLICE_LONG); /* a change adds little to a long one */
+	bool is_sure = !is_beside && (!batch->is_first || took > SLICE_LONG); /* a change adds little to a long one */
 	/* With idle time in it an interval is too long: it says something if it is shorter than the estimate. */
 	bool is_clear = is_sure && (!batch->idle_times || took < batch->estimate);
 	bool is_certain = is_alone && (is_clear || (used > 4 * batch->estimate && !is_beside));
@@ -183,7 +184,7 @@ static void count_use(struct compute_context *context, struct batch *batch, uint
 	count_back(context, batch);
 	note_gaps_within(context, batch, to - found, to);
 	if (container_slice_is_mixed(context->bucket) || (container_slice_is_open(context->bucket) && ran_alone(batch)))
-		batch_mark_mixed(batch);
+		batch->is_beside = true;
 	uint64_t used = own_part(batch, batch->counted);
 	if (batch->ended_at) {
 		account_complete(context->bucket, batch->estimate, batch->booked, used, now);

@@ -205,7 +205,7 @@ bool container_slice_borrows(struct token_bucket *bucket, uint64_t now)
 	if (!try_lock_slice())
 		return false;
 	bool is_wanted = presence_waiting_before(borrowers_turn(bucket, now), &where) ||
-			 (!LOAD(container_slice.present) && presence_of_others(&where));
+			 (!LOAD(container_slice.present) && presence_of_others(&where, 1));
 	unlock_slice();
 	STORE(bucket->line_seen, now);
 	if (is_wanted) {
@@ -220,14 +220,6 @@ bool container_slice_borrows(struct token_bucket *bucket, uint64_t now)
 static bool goes_on(const struct token_bucket *bucket, uint64_t now)
 {
 	return now < LOAD(bucket->shared.slice->until);
-}
-
-/* Until the slice is over, other processes of the container need not queue to take part in it. */
-static void begin_slice(struct token_bucket *bucket, uint64_t waited, uint64_t now)
-{
-	STORE(bucket->shared.slice->until, now + schedule_period(bucket));
-	STORE(bucket->was_waited_for, waited != 0);
-	STORE(bucket->has_new_slice, 1);
 }
 
 /* ---- the lease ---- */
@@ -305,18 +297,12 @@ static uint64_t renew_lease(uint64_t now)
 	return bounds_max(LOAD(container_slice.leased_until) - NS_PER_MS, now + BUSY);
 }
 
-static void drop_presence(void)
-{
-	presence_drop();
-	presence_end_lease();
-}
-
 /* An ignored container that has dropped its lock counts again. One that still holds its lock stays ignored. */
 static void leave_card(void)
 {
 	open_slice_left(!LOAD(container_slice.was_mixed), clock_now());
 	(void)presence_ignores();
-	drop_presence();
+	presence_drop();
 	presence_wake_next();
 }
 
@@ -328,14 +314,14 @@ static bool gives_way(uint64_t now)
 {
 	uint64_t where;
 
-	if (neighbours_are_distrusted(now) || !presence_of_others(&where))
+	if (neighbours_are_distrusted(now) || !presence_of_others(&where, 1))
 		return false;
 	if (presence_is_before_others()) {
 		clock_sleep_until(now + COLLISION / 2);
-		if (!presence_of_others(&where))
+		if (!presence_of_others(&where, 1))
 			return false;
 	}
-	drop_presence();
+	presence_drop();
 	presence_wake_next();
 	return true;
 }
@@ -386,7 +372,7 @@ static bool try_begin(struct token_bucket *bucket, uint64_t now, uint64_t *again
 		*again = now + COLLISION;
 		return false;
 	}
-	bool others = presence_of_others(&where);
+	bool others = presence_of_others(&where, 1);
 	open_slice_begun(waited, now);
 	stop_waiting(bucket);
 	STORE(bucket->shared.slice->waiting_since, 0);
@@ -398,7 +384,10 @@ static bool try_begin(struct token_bucket *bucket, uint64_t now, uint64_t *again
 	STORE(container_slice.waited, waited);
 	STORE(container_slice.next_look, now + SLICE_LOOK);
 	STORE(container_slice.present, 1);
-	begin_slice(bucket, waited, now);
+	/* Until the slice is over, other processes of the container need not queue to take part in it. */
+	STORE(bucket->shared.slice->until, now + schedule_period(bucket));
+	STORE(bucket->was_waited_for, waited != 0);
+	STORE(bucket->has_new_slice, 1);
 	return true;
 }
 
@@ -436,7 +425,7 @@ static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 		return try_begin(bucket, now, again);
 	uint64_t where;
 	bool ignores = presence_ignores();
-	set_mixed(presence_of_others(&where) || ignores);
+	set_mixed(presence_of_others(&where, 1) || ignores);
 	open_own_slice(now);
 	bool is_over = has_lapsed(now) || (!LOAD(bucket->borrows_from) && is_behind_others(bucket, now)) ||
 		       (LOAD(container_slice.is_mixed) && !ignores && wanted(bucket, now) == NEIGHBOURS_WANT_ALONE);
@@ -544,7 +533,7 @@ static void look_at_others(uint64_t now)
 	    !try_lock_slice())
 		return;
 	(void)presence_ignores();
-	if (LOAD(container_slice.present) && presence_of_others(&where)) {
+	if (LOAD(container_slice.present) && presence_of_others(&where, 1)) {
 		set_mixed(true);
 		if (is_long(now) && LOAD(container_slice.lets_in))
 			put_off(now - bounds_max(looked_at, now - 2 * NS_PER_MS));

@@ -28,8 +28,7 @@ struct batch {
 	bool is_first;        /* of a time slice: the card may have changed contexts for it */
 	bool is_after_others; /* it has, as others have worked before it */
 	bool was_idle;        /* nothing else of its context was under way when it was opened */
-	bool is_unsure;       /* another tenant's work may lie within the interval */
-	bool is_beside;       /* it does for more than a change of contexts */
+	bool is_beside;       /* another tenant's work may lie within the interval, beyond a change of contexts */
 	bool is_guessed;      /* some of its kernels were not measured without other work of late */
 	bool is_mixed;        /* it has kernels of several kinds, or may have */
 	bool is_interrupted;  /* its stream, the only one with work, did something else in between */
@@ -64,7 +63,6 @@ struct stream_slot {
 	CUstream stream;      /* of the last launch */
 	uint64_t thread;      /* number of the one that made the last launch */
 	uint64_t expected;    /* when all work launched into it should be done */
-	uint64_t joined_at;   /* when the last launch began */
 	uint64_t copied;      /* bytes that it copies over the bus before its next launch */
 	uint64_t sampled_at;
 };

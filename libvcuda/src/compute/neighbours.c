@@ -9,6 +9,8 @@
 
 #define NOWHERE UINT64_MAX
 
+enum { LISTED = 8 };
+
 struct in_way {
 	uint64_t where, since, seen;
 };
@@ -59,7 +61,7 @@ static struct in_way *find_place(struct in_way *places, uint64_t where)
 {
 	struct in_way *oldest = places;
 
-	for (int i = 0; i < PRESENCE_LISTED; i++) {
+	for (int i = 0; i < LISTED; i++) {
 		if (places[i].where == where)
 			return &places[i];
 		if (places[i].seen < oldest->seen)
@@ -71,10 +73,10 @@ static struct in_way *find_place(struct in_way *places, uint64_t where)
 /* The wait for each lock is timed by itself, so that containers that come and go do not excuse one that stays. */
 static bool others_are_in_way(const struct token_bucket *bucket, enum neighbours_want want, uint64_t now)
 {
-	static struct in_way places[PRESENCE_LISTED];
-	uint64_t where[PRESENCE_LISTED];
-	unsigned int count = presence_list_others(where);
-	bool is_waited_for = count == PRESENCE_LISTED; /* the list is full: there may be more */
+	static struct in_way places[LISTED];
+	uint64_t where[LISTED];
+	unsigned int count = presence_of_others(where, LISTED);
+	bool is_waited_for = count == LISTED; /* the list is full: there may be more */
 
 	neighbours.is_guest = false;
 	for (unsigned int i = 0; i < count; i++) {
@@ -87,7 +89,7 @@ static bool others_are_in_way(const struct token_bucket *bucket, enum neighbours
 		is_waited_for = true;
 		presence_await(where[i]);
 	}
-	for (int i = 0; i < PRESENCE_LISTED; i++) /* the wait for a container that left and returns starts anew */
+	for (int i = 0; i < LISTED; i++) /* the wait for a container that left and returns starts anew */
 		if (places[i].seen != now)
 			places[i].where = NOWHERE;
 	return is_waited_for;

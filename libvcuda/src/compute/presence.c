@@ -432,40 +432,24 @@ void presence_hold(void)
 		set(card, F_RDLCK, card->at + own);
 }
 
-void presence_drop(void)
-{
-	for (struct card *card = cards; card < cards + card_count; card++)
-		drop(card, card->at + own);
-}
-
-bool presence_of_others(uint64_t *where)
-{
-	for (struct card *card = cards; card < cards + card_count; card++)
-		if (is_locked(card->at, queue_of(card), where) &&
-		    (*where != card->at + own || is_locked(card->at, card->at + own, where) ||
-		     is_locked(card->at + own + 1, queue_of(card), where)))
-			return true;
-	return false;
-}
-
 /* The kernel returns some lock in the range, not the first one. It may be another process's of this container. */
-static unsigned int list_locked(uint64_t from, uint64_t to, uint64_t *where, unsigned int count)
+static unsigned int list_locked(uint64_t from, uint64_t to, uint64_t *where, unsigned int count, unsigned int most)
 {
 	uint64_t found;
 
-	if (count == PRESENCE_LISTED || !is_locked(from, to, &found))
+	if (count == most || !is_locked(from, to, &found))
 		return count;
 	where[count] = found;
 	count += (found & OWN_MASK) != own;
-	return list_locked(found + 1, to, where, list_locked(from, found, where, count));
+	return list_locked(found + 1, to, where, list_locked(from, found, where, count, most), most);
 }
 
-unsigned int presence_list_others(uint64_t where[PRESENCE_LISTED])
+unsigned int presence_of_others(uint64_t *where, unsigned int most)
 {
 	unsigned int count = 0;
 
 	for (struct card *card = cards; card < cards + card_count; card++)
-		count = list_locked(card->at, queue_of(card), where, count);
+		count = list_locked(card->at, queue_of(card), where, count, most);
 	return count;
 }
 
@@ -558,8 +542,10 @@ void presence_lease(uint64_t until, enum presence_lets lets)
 	drop_lease(before);
 }
 
-void presence_end_lease(void)
+void presence_drop(void)
 {
+	for (struct card *card = cards; card < cards + card_count; card++)
+		drop(card, card->at + own);
 	drop_lease(leased);
 	leased = UINT64_MAX;
 }

@@ -34,16 +34,12 @@ bool presence_is_slow(unsigned int card);
 /* False: the program had closed a file. They are open again now, and this process has lost its locks. */
 bool presence_is_kept(void);
 
-/* Takes, and drops, the locks that mark the container as at work on its cards. */
+/* Takes the locks that mark the container as at work on its cards. Drops them, and its lease. */
 void presence_hold(void);
 void presence_drop(void);
 
-/* Whether another container is at work on one of the cards. *where is the offset of its lock. */
-bool presence_of_others(uint64_t *where);
-
-/* Lists the offsets of all such locks, as far as there is room. Returns their number. */
-enum { PRESENCE_LISTED = 8 };
-unsigned int presence_list_others(uint64_t where[PRESENCE_LISTED]);
+/* Lists the offsets of up to `most` locks of other containers at work on the cards. Returns their number. */
+unsigned int presence_of_others(uint64_t *where, unsigned int most);
 
 /* Places that differ by less may be the same. */
 #define PRESENCE_PLACE ((uint64_t)1 << 16) /* 65 us: the times in the queue wrap around after 200 days */
@@ -81,7 +77,6 @@ bool presence_saw_range(void);
  */
 enum presence_lets { PRESENCE_LETS_ALL = 5, PRESENCE_LETS_NOBODY, PRESENCE_LETS_URGENT };
 void presence_lease(uint64_t until, enum presence_lets lets);
-void presence_end_lease(void);
 
 /*
  * What the container at work whose lock is at `where` says. LAPSED: nothing since its lease ended. NO_LEASE: it has left
