@@ -173,7 +173,7 @@ def test_what_a_pending_launch_has_booked_hides_no_overhead(sim_box: Callable[..
 
 
 def test_what_a_pool_has_given_back_hides_no_overhead(sim_box: Callable[..., SimBox]) -> None:
-    """The stream frees the memory, and no call tells libvcuda: the look took it for memory that the driver still had."""
+    """The stream frees it, and no call tells libvcuda: the look took it for memory that the driver still had."""
     box = sim_box("t4x1", nvml=True)
     box.limit(LIMIT)
     client, other = box.caller(), box.caller()
