@@ -120,9 +120,8 @@ static uint64_t least_overhead(int card, const struct nvml_list *figures, uint64
 		uint64_t beyond = used != (uint64_t)NVML_VALUE_NOT_AVAILABLE && used > charges ? used - charges : 0;
 		bytes = beyond < bytes ? beyond : bytes;
 	}
-	if (!figures->count || bytes < booked[card])
-		return booked[card];
-	return bytes;
+	bytes -= bytes % VGPU_USAGE_OVERHEAD_UNIT; /* as it is shown: the host's figure adds the rest */
+	return figures->count && bytes > booked[card] ? bytes : booked[card];
 }
 
 /* What this process holds beyond its other charges. */
