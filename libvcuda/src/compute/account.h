@@ -15,7 +15,7 @@ bool account_refill(struct token_bucket *bucket, uint64_t now);
 /* Reserves `estimate` ns in any case, even into debt. */
 void account_reserve(struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now);
 
-/* Takes back what was reserved for work that was not begun. */
+/* Takes back what was reserved for work that was not begun, and the time by which it was to end. */
 void account_release(struct token_bucket *bucket, uint64_t estimate);
 
 /* Books `more` ns for work that still runs and has taken more than was booked. */

@@ -140,7 +140,7 @@ static bool ask_halted(int card, const uint8_t uuid[16], struct nvml_list *figur
 	bool is_known = refresh();
 	uint64_t before = other_charges(card);
 	bool known = other_processes_ask(uuid, figures);
-	is_known &= refresh(); /* a graph may have begun meanwhile */
+	is_known &= refresh(); /* a stream may have taken or freed some meanwhile */
 	*charges = other_charges(card);
 	*is_quiet = calls_go_on() && is_known && *charges == before;
 	*charges = before > *charges ? before : *charges;

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from daemons import wait_for
 
 from vgpu.config import limits
 
@@ -180,8 +180,7 @@ def test_what_a_pool_has_given_back_hides_no_overhead(sim_box: Callable[..., Sim
     gate = Gate(client)
     client.does(f"cuMemFreeAsync {client.made(f'cuMemAllocAsync & {64 * MIB} 0')} {gate.stream}")
     client.ask(f"python ctypes.memset({gate.word},1,1)")
-    while int(box.cards()[0]["used"]) > 2 * box.context:
-        time.sleep(0.01)
+    wait_for(lambda: int(box.cards()[0]["used"]) == 2 * box.context, what="the stream frees nothing")
     client.does("cuCtxSetLimit 0 2048")
     assert client.left() == other.left() == LIMIT - 2 * box.context
 
