@@ -88,6 +88,22 @@ static void unlock_pools(void)
 }
 
 /*
+ * Within a call of the program that is under way, of a pool alone. While it waits it is not under way: who has the lock may
+ * look at NVML's figure, and refresh_pending finds what the pool has taken meanwhile.
+ */
+static void lock_pools_in_call(void)
+{
+	while (pthread_mutex_trylock(&lock)) {
+		unsigned int depth = calls_step_out();
+
+		lock_pools();
+		unlock_pools();
+		calls_step_in(depth);
+	}
+	has_lock = true;
+}
+
+/*
  * The launches come first: a graph that ends between the two counts twice then. The other way round, what it leaves
  * allocated would not count at all.
  */
@@ -432,7 +448,7 @@ static void begin_charge(struct pool_charge *charge, struct pool *pool, uint64_t
 {
 	*charge = (struct pool_charge){.pool = pool, .size = size};
 	calls_begin();
-	lock_pools();
+	lock_pools_in_call();
 	(void)device_limits_of(pool->device, &pool->limited);
 	chunk = usage_pool_chunk(CHUNK);
 }
@@ -510,7 +526,7 @@ void pools_end_graph(struct pool_charge *charge, struct graph_launch_mark mark)
 {
 	struct pool *pool = charge->pool;
 
-	lock_pools();
+	lock_pools_in_call();
 	pool->promised -= charge->size;
 	if (mark.context)
 		pool->ceiling += charge->size;
@@ -569,7 +585,7 @@ bool pools_end(struct pool_charge *charge, struct pool *used)
 {
 	bool fits = true;
 
-	lock_pools();
+	lock_pools_in_call();
 	charge->pool->under_way -= charge->booked;
 	charge->pool->promised -= charge->size;
 	if (used)
@@ -588,7 +604,7 @@ bool pools_reclaim(int card)
 		return false;
 	pools_wait_for_graphs(card);
 	calls_begin();
-	lock_pools();
+	lock_pools_in_call();
 	bool found = trim_card(card);
 	unlock_pools();
 	calls_end();
@@ -633,7 +649,7 @@ bool pools_doom(CUmemoryPool handle)
 	cuuint64_t nothing = 0;
 	struct pool_figures now;
 
-	lock_pools();
+	lock_pools_in_call();
 	struct pool *pool = handle ? find_pool(handle, NO_DEVICE) : NULL;
 	bool in_use = pool && pool->card != USAGE_NO_CARD && !pool->doomed && read_figures(pool, &now) && now.used;
 	if (in_use) {

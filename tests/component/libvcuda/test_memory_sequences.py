@@ -891,11 +891,14 @@ class History:
             return
         numbers = self.chance.sample(range(FUNCTIONS), self.chance.randrange(1, FUNCTIONS))
         lines = [line.format(number) for line in (FUNCTION, LAUNCH) for number in numbers]
-        if self.chance.random() < 0.3:
-            self.step_pointer(process, self.rest(process.card))
+        lines = [CODE] * (not process.is_loaded) + lines
+        filled = self.chance.choice((0, -1, -1))  # before which line the card is full
         if self.chance.random() < 0.5:  # the same code again may lie where it lay
-            lines = [*lines, UNLOAD, CODE, *lines]
-        for line in [*([] if process.is_loaded else [CODE]), *lines, *([UNLOAD] if self.chance.random() < 0.3 else [])]:
+            filled = self.chance.choice((filled, len(lines) + 1))
+            lines = [*lines, UNLOAD, CODE, *lines[-2 * len(numbers) :]]
+        for number, line in enumerate([*lines, *([UNLOAD] if self.chance.random() < 0.3 else [])]):
+            if number == filled:
+                self.step_pointer(process, self.rest(process.card))
             result = self.ask(process, line)[0]
             assert result == "0" or (result == str(OUT_OF_MEMORY) and not self.fits(process.card, 0)), line
             if result != "0":
