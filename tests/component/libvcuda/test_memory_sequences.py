@@ -890,18 +890,20 @@ class History:
         if len(process.contexts) > 1:
             return
         numbers = self.chance.sample(range(FUNCTIONS), self.chance.randrange(1, FUNCTIONS))
-        lines = [line.format(number) for line in (FUNCTION, LAUNCH) for number in numbers]
-        lines = [CODE] * (not process.is_loaded) + lines
-        filled = self.chance.choice((0, -1, -1))  # before which line the card is full
+        uses = [line.format(number) for line in (FUNCTION, LAUNCH) for number in numbers]
+        lines = [CODE] * (not process.is_loaded) + uses
+        full = [0, -1]  # the line before which the card is filled
         if self.chance.random() < 0.5:  # the same code again may lie where it lay
-            filled = self.chance.choice((filled, len(lines) + 1))
-            lines = [*lines, UNLOAD, CODE, *lines[-2 * len(numbers) :]]
-        for number, line in enumerate([*lines, *([UNLOAD] if self.chance.random() < 0.3 else [])]):
+            full.append(len(lines) + 1)
+            lines += [UNLOAD, CODE, *uses]
+        lines += [UNLOAD] * (self.chance.random() < 0.3)
+        filled = self.chance.choice(full)
+        for number, line in enumerate(lines):
             if number == filled:
                 self.step_pointer(process, self.rest(process.card))
             result = self.ask(process, line)[0]
             assert result == "0" or (result == str(OUT_OF_MEMORY) and not self.fits(process.card, 0)), line
-            if result != "0":
+            if result != "0" and "Launch" not in line:
                 return
             process.is_loaded = line != UNLOAD
             if self.chance.random() < 0.3:
