@@ -928,10 +928,15 @@ class History:
         workers = [
             self.box.uninitialized(nested=self.chance.random() < 0.3) for _ in range(self.chance.randrange(1, 6))
         ]
-        for worker in workers:
+        for number, worker in enumerate(workers):
             worker.does("cuInit 0")
             could = self.fits(process.card, self.context)  # those before it may end just after the call
-            result = worker.numbers(f"cuDevicePrimaryCtxRetain & {process.card}")[0]
+            retain = f"cuDevicePrimaryCtxRetain & {process.card}"
+            result = worker.numbers(retain)[0]
+            if result and could:  # of one that ends just now the memory may be free and its lock not yet
+                for ending in workers[:number]:
+                    ending.process.wait(60)
+                result = worker.numbers(retain)[0]
             self.lines.append(f"a worker's context: {result}")
             assert result == 0 or not could, "refused, though it fits"
             assert worker.process.stdin
