@@ -465,7 +465,11 @@ class History:
                 self.does(other, hold.end.replace("KEY", str(hold.key)))
             other.holds = [hold for hold in other.holds if hold.kind not in EXPORTS]
         for other in self.processes:
-            other.client.left()  # as in `ends`
+            if other is not process:
+                other.client.left()  # as in `ends`
+        if self.chance.random() < 0.5:
+            self.step_pointer(process, self.rest(process.card))
+        process.client.left()
 
     def exports(self, process: Process, hold: Hold) -> Hold:
         file = self.made(process, f"cuMemExportToShareableHandle & {hold.key} {FILE_DESCRIPTOR} 0") & 0xFFFFFFFF
@@ -556,6 +560,8 @@ class History:
             if len(other.contexts) == 1 and self.chance.random() < 0.3:
                 other.contexts.append(self.creates(other, other.card))
             pointer = self.made(other, f"open {hold.memory.exported}")
+            if self.chance.random() < 0.3:
+                self.does(other, f"cuIpcCloseMemHandle {self.made(other, f'open {hold.memory.exported}')}")
             end = "cuIpcCloseMemHandle KEY"
             other.holds.append(Hold(hold.memory, "opened", pointer, end, other.contexts[-1]))
             assert self.ask(other, f"cuMemFree_v2 {pointer}")[0] != "0", "freed by who has only opened it"
@@ -673,8 +679,11 @@ class History:
             process.holds.remove(hold)
 
     def step_destroy_graph(self, process: Process) -> None:
-        if process.execs:
-            self.does(process, f"cuGraphExecDestroy {process.execs.popitem()[0]}")
+        """And one without memory."""
+        empty = self.made(process, f"cuGraphInstantiateWithFlags & {self.made(process, 'cuGraphCreate & 0')} 0")
+        for executable in [empty, *list(process.execs)[-1:]]:
+            self.does(process, f"cuGraphExecDestroy {executable}")
+            process.execs.pop(executable, None)
 
     def step_gated_graph(self, process: Process) -> None:
         """What a graph is still to take counts, though the driver's pool was trimmed."""
@@ -924,23 +933,30 @@ class History:
                 self.does(process, f"cuStreamDestroy_v2 {stream}")
 
     def step_workers(self, process: Process) -> None:
-        """Short programs follow one another, each while the driver tears down what those before it held."""
+        """Short programs follow one another, each while the driver tears down what the last ones held; or all stay."""
         workers = [
             self.box.uninitialized(nested=self.chance.random() < 0.3) for _ in range(self.chance.randrange(1, 6))
         ]
+        stay = self.chance.random() < 0.3
+        if stay:  # with so much room, libvcuda does not look for their contexts until the card is full
+            self.limits[process.card] = self.held(process.card) // MIB * MIB + 3 * GIB
+            self.applies_limits()
         for number, worker in enumerate(workers):
             worker.does("cuInit 0")
             could = self.fits(process.card, self.context)  # those before it may end just after the call
             retain = f"cuDevicePrimaryCtxRetain & {process.card}"
             result = worker.numbers(retain)[0]
-            if result and could:  # of one that ends just now the memory may be free and its lock not yet
+            if result and could and not stay:  # of one that ends just now the memory may be free and its lock not yet
                 for ending in workers[:number]:
                     ending.process.wait(60)
                 result = worker.numbers(retain)[0]
             self.lines.append(f"a worker's context: {result}")
             assert result == 0 or not could, "refused, though it fits"
             assert worker.process.stdin
-            worker.process.stdin.close()
+            if not stay:
+                worker.process.stdin.close()
+        for _ in range(3 * stay):
+            self.step_pointer(process, self.rest(process.card))
         for worker in workers:
             worker.close()
 
