@@ -156,7 +156,8 @@ static void note_early_end(struct token_bucket *bucket, uint64_t estimate, uint6
 	STORE(bucket->unsure, (mean * 15 + (uint32_t)early) / 16);
 }
 
-void account_complete(struct token_bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now)
+void account_complete(struct token_bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t ended,
+		      uint64_t now)
 {
 	struct vgpu_usage_time *time = bucket->shared.time;
 
@@ -166,7 +167,7 @@ void account_complete(struct token_bucket *bucket, uint64_t reserved, uint64_t b
 	if (!container_slice_is_mixed(bucket) && !container_slice_is_open(bucket))
 		note_early_end(bucket, reserved, used);
 	STORE(time->progress, now);
-	uint64_t finish = now + token_bucket_in_flight(bucket);
+	uint64_t finish = bounds_max(now, (LOAD(bucket->is_awaited) ? ended : now) + token_bucket_in_flight(bucket));
 	STORE(bucket->finish, finish);
 	if (LOAD(time->holder) == bucket->shared.slot + 1) {
 		STORE(time->drains_at, finish);

@@ -21,8 +21,12 @@ void account_release(struct token_bucket *bucket, uint64_t estimate);
 /* Books `more` ns for work that still runs and has taken more than was booked. */
 void account_book(struct token_bucket *bucket, uint64_t more, uint64_t now);
 
-/* Completes work that used `used`. `reserved` was reserved for it, and `booked` stands in the account so far. */
-void account_complete(struct token_bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now);
+/*
+ * Completes work that used `used` and ended at `ended`. `reserved` was reserved for it, and `booked` stands in the account so
+ * far.
+ */
+void account_complete(struct token_bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t ended,
+		      uint64_t now);
 
 /* Counts the part of [from, to) that was not yet counted for any work of this process. Returns its length. */
 uint64_t account_uncounted(struct token_bucket *bucket, uint64_t from, uint64_t to);

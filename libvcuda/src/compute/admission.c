@@ -2,6 +2,7 @@
 #include "compute/admission.h"
 
 #include "compute/account.h"
+#include "compute/batch.h"
 #include "compute/change_cost.h"
 #include "compute/container_slice.h"
 #include "compute/process_slice.h"
@@ -69,6 +70,8 @@ static uint64_t ahead_beside_others(const struct token_bucket *bucket, uint64_t 
 		return SLICE_AHEAD_CARDS;
 	if (LOAD(container_slice.is_open))
 		return SLICE_AHEAD_OPEN;
+	if (LOAD(bucket->is_awaited) && LOAD(bucket->unsure) < BATCH_UNSURE)
+		return SLICE_AHEAD_AWAITED;
 	bool is_sure = LOAD(bucket->unsure) < SLICE_UNSURE;
 	return (is_sure ? SLICE_AHEAD : SLICE_AHEAD_UNSURE) + 2 * clock_lateness();
 }
@@ -103,8 +106,9 @@ static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t e
 		return true;
 	if (is_trusted && in_flight <= most && (rest + estimate <= ahead || rest <= left + SHORT))
 		return true;
+	uint64_t longest = ahead == SLICE_AHEAD_AWAITED ? ahead : NS_PER_MS;
 	*again = now + bounds_clamp(rest > left ? rest - left : rest, SHORT,
-				    LOAD(bucket->unsure) < SLICE_UNSURE ? NS_PER_MS : SLICE_LOOK_UNSURE);
+				    LOAD(bucket->unsure) < SLICE_UNSURE ? longest : SLICE_LOOK_UNSURE);
 	return false;
 }
 

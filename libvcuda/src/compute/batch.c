@@ -292,7 +292,8 @@ bool batch_joined(struct launch *launch, bool succeeded)
 	if (launch->batch < 0) {
 		/* There was no batch or event for it: the launch counts with its estimate. */
 		if (succeeded)
-			account_complete(launch->bucket, launch->estimate, launch->estimate, launch->estimate, now);
+			account_complete(launch->bucket, launch->estimate, launch->estimate, launch->estimate, now,
+					 now);
 		else
 			account_release(launch->bucket, launch->estimate);
 		return false;

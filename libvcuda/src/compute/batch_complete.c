@@ -187,7 +187,7 @@ static void count_use(struct compute_context *context, struct batch *batch, uint
 		batch->is_beside = true;
 	uint64_t used = own_part(batch, batch->counted);
 	if (batch->ended_at) {
-		account_complete(context->bucket, batch->estimate, batch->booked, used, now);
+		account_complete(context->bucket, batch->estimate, batch->booked, used, batch->ended_at, now);
 		learn(context, batch, used, now);
 		learn_change(context->bucket, batch);
 		card_clock_renew_base(context, batch, now);
@@ -203,7 +203,7 @@ static void count_use(struct compute_context *context, struct batch *batch, uint
 static void write_off(struct compute_context *context, struct batch *batch, uint64_t now)
 {
 	batch_drop_local_slice(context, batch);
-	account_complete(context->bucket, batch->estimate, batch->booked, batch->estimate, now);
+	account_complete(context->bucket, batch->estimate, batch->booked, batch->estimate, now, now);
 	batch_set_free(context, batch);
 }
 
@@ -273,7 +273,8 @@ static bool waits_alone(const struct token_bucket *bucket)
 
 static uint64_t next_end(const struct compute_context *context, uint64_t now)
 {
-	uint64_t next = UINT64_MAX, settled = waits_alone(context->bucket) ? SETTLED : 0;
+	bool settles = waits_alone(context->bucket), is_last = settles && LOAD(context->bucket->is_awaited);
+	uint64_t next = is_last ? 0 : UINT64_MAX;
 
 	for (int i = 0; i < BATCHES; i++) {
 		const struct batch *batch = &context->batches[i];
@@ -281,9 +282,12 @@ static uint64_t next_end(const struct compute_context *context, uint64_t now)
 			continue;
 		uint64_t end = expected_end(batch) + (batch->state == OPEN ? FORGOTTEN : 0);
 		uint64_t late = end < now ? (now - end) / 4 : 0;
-		uint64_t look = late ? now + (late < LATEST_LOOK ? late : LATEST_LOOK) : end + settled;
-		next = bounds_min(next, bounds_max(look, now + EARLIEST_LOOK));
+		uint64_t look = late ? now + bounds_min(late, LATEST_LOOK) : end + (settles ? SETTLED : 0);
+		look = bounds_max(look, now + EARLIEST_LOOK);
+		next = is_last ? bounds_max(next, look) : bounds_min(next, look);
 	}
+	if (!next) /* nothing is under way */
+		return UINT64_MAX;
 	if (context->under_way && next > now + OFTEN && container_slice_is_leaving(context->bucket))
 		return now + OFTEN;
 	return next;

@@ -222,6 +222,18 @@ static bool goes_on(const struct token_bucket *bucket, uint64_t now)
 	return now < LOAD(bucket->shared.slice->until);
 }
 
+/* With much under way, reserved work brings the next look forward, as time does: a slice ends as exactly. */
+static void note_look(struct token_bucket *bucket, uint64_t now)
+{
+	bool never_pauses = now - LOAD(bucket->paused_at) > SLICE_URGENT_FOR;
+	bool is_awaited = never_pauses && LOAD(bucket->schedule.tenants) == 2 &&
+			  presence_is_awaited(bucket->presence) && !process_slice_others_wait(bucket);
+
+	STORE(bucket->is_awaited, is_awaited);
+	STORE(bucket->looked_until, LOAD(bucket->shared.time->level) - (int64_t)SLICE_LOOK);
+	STORE(container_slice.next_look, now + SLICE_LOOK);
+}
+
 /* ---- the lease ---- */
 
 static void set_mixed(bool is_mixed)
@@ -382,12 +394,12 @@ static bool try_begin(struct token_bucket *bucket, uint64_t now, uint64_t *again
 	STORE(container_slice.has_lapsed, 0);
 	STORE(container_slice.began, now);
 	STORE(container_slice.waited, waited);
-	STORE(container_slice.next_look, now + SLICE_LOOK);
 	STORE(container_slice.present, 1);
 	/* Until the slice is over, other processes of the container need not queue to take part in it. */
 	STORE(bucket->shared.slice->until, now + schedule_period(bucket));
 	STORE(bucket->was_waited_for, waited != 0);
 	STORE(bucket->has_new_slice, 1);
+	note_look(bucket, now);
 	return true;
 }
 
@@ -430,8 +442,9 @@ static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 	bool is_over = has_lapsed(now) || (!LOAD(bucket->borrows_from) && is_behind_others(bucket, now)) ||
 		       (LOAD(container_slice.is_mixed) && !ignores && wanted(bucket, now) == NEIGHBOURS_WANT_ALONE);
 	STORE(container_slice.is_over, is_over);
-	STORE(container_slice.next_look, is_over ? 0 : now + SLICE_LOOK);
+	STORE(container_slice.next_look, 0);
 	if (!is_over) {
+		note_look(bucket, now);
 		STORE(bucket->shared.slice->until, now + schedule_period(bucket));
 		return true;
 	}
@@ -629,7 +642,8 @@ bool container_slice_may_run(struct token_bucket *bucket, uint64_t now, uint64_t
 {
 	if (!container_slice_has_neighbours(bucket))
 		return true;
-	if (LOAD(container_slice.present) && now < LOAD(container_slice.next_look))
+	if (LOAD(container_slice.present) && now < LOAD(container_slice.next_look) &&
+	    (!LOAD(bucket->is_awaited) || LOAD(bucket->shared.time->level) > LOAD(bucket->looked_until)))
 		return true;
 	return request_slice(bucket, now, again);
 }

@@ -144,7 +144,7 @@ static void end_launch(struct launch *launch, CUresult result)
 	if (!launch->context || !batch_joined(launch, result == CUDA_SUCCESS))
 		return;
 	poller_needed();
-	if (batch_looks_for_quiet(launch->context))
+	if (!LOAD(launch->bucket->is_awaited) && batch_looks_for_quiet(launch->context))
 		poller_look_by(clock_now() + bounds_max(launch->estimate, 2 * BATCH_QUIET) - BATCH_QUIET);
 }
 

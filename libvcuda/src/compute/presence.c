@@ -480,6 +480,13 @@ bool presence_waiting_before(uint64_t time, uint64_t *where)
 	return false;
 }
 
+bool presence_is_awaited(unsigned int card)
+{
+	uint64_t where, first = queue_of(&cards[card]);
+
+	return is_locked(first, first + OWN_MASK + 1, &where);
+}
+
 /* Stops ignoring the list's locks that their owners have dropped. */
 static bool ignores(struct ignored *list)
 {

@@ -56,6 +56,9 @@ void presence_unqueue(uint64_t time);
  */
 bool presence_waiting_before(uint64_t time, uint64_t *where);
 
+/* Whether another process waits for this card. */
+bool presence_is_awaited(unsigned int card);
+
 /*
  * The same for a time that is known. Of several such locks on a card, *where is the first. Returns their number on the
  * first card that has any, at most 2.

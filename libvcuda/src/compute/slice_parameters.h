@@ -34,6 +34,12 @@
  */
 #define SLICE_AHEAD_CARDS (10 * NS_PER_MS)
 
+/*
+ * The same while the only other container waits already, so that nobody can come, and kernels take what they are known to
+ * take: fewer wake-ups. With SLICE_LEASE it is less than what counts as a long launch.
+ */
+#define SLICE_AHEAD_AWAITED (3 * NS_PER_MS)
+
 /* The same in an open slice: others work beside it, and its program, which launches seldom, prepares its next work. */
 #define SLICE_AHEAD_OPEN (20 * NS_PER_MS)
 

@@ -53,6 +53,8 @@ struct token_bucket {
 	uint64_t line_seen; /* when it was last looked at who wants the card */
 	uint32_t has_new_slice; /* a time slice, also of this process, has begun and nothing was measured since */
 	uint32_t was_waited_for; /* that slice, so others have worked before it */
+	uint32_t is_awaited;  /* at the latest look the card's only other container waited: nobody else can come */
+	int64_t looked_until; /* if it is, launches go on without a look until there are no more tokens than these */
 	/* compute/change_cost.c: ns between a launch and the work's end, less the work's own time; 0: not measured */
 	struct change_median {
 		uint64_t ns, samples;
