@@ -48,7 +48,7 @@ def raced(start: Program, box: SimBox, *words: object) -> tuple[list[int], Clien
     return numbers(racers), racers
 
 
-@pytest.mark.parametrize(("processes", "threads", "rounds"), [(8, 8, 300), (64, 4, 60)])
+@pytest.mark.parametrize(("processes", "threads", "rounds"), [(8, 8, 4000), (64, 4, 60)])
 def test_racing_for_pools_and_graphs_never_exceeds_the_limit_and_loses_no_byte(
     t4: SimBox, start: Program, processes: int, threads: int, rounds: int
 ) -> None:
