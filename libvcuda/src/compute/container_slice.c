@@ -126,7 +126,8 @@ static bool answers_requests(const struct token_bucket *bucket, uint64_t now)
 
 /*
  * By how much a request comes before what is owed to others: less, the more of the card's time it has had. So short
- * requests overtake long ones.
+ * requests overtake long ones. A soft share's do not get less: it borrows for the rest of its round, and would give way in
+ * the middle to one that then pauses when it does.
  */
 static uint64_t urgency(const struct token_bucket *bucket, uint64_t now)
 {
@@ -134,6 +135,8 @@ static uint64_t urgency(const struct token_bucket *bucket, uint64_t now)
 
 	if (!answers_requests(bucket, now))
 		return 0;
+	if (schedule_idle_rate(bucket))
+		return schedule_period(bucket);
 	return schedule_period(bucket) / SLICE_REQUEST * (SLICE_REQUEST - used);
 }
 

@@ -51,6 +51,12 @@ def test_owners_who_come_and_go_have_their_shares(bench: Any) -> None:
     assert owner + borrower > 95
 
 
+def test_who_pauses_has_the_card_while_the_other_pauses(bench: Any) -> None:
+    """If each gave way in the middle of its rounds, both would pause at once."""
+    rounds = {"kernel": "fixed:100000", "launches": 100, "gap": 5 * MS}
+    assert sum(percents(bench, (50, [rounds], 100), (50, [{**rounds, "begin": 3 * MS}], 100))) > 90
+
+
 def test_several_divide_what_is_idle(bench: Any) -> None:
     _, one, other = percents(bench, (50, [SERVICE], 50), (20, [FLOOD], 100), (20, [FLOOD], 100))
     assert one + other > 88
