@@ -21,7 +21,10 @@
 static inline void calls_begin(void);
 static inline void calls_end(void);
 
-/* A call that looks itself, or waits for somebody who does, is none meanwhile: it has nothing booked then. */
+/*
+ * A call that looks itself, or waits for somebody who does, is none meanwhile: it has nothing booked then, or only memory of a
+ * pool, which a look asks what it holds.
+ */
 unsigned int calls_step_out(void);
 void calls_step_in(unsigned int depth);
 

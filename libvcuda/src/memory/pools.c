@@ -88,8 +88,8 @@ static void unlock_pools(void)
 }
 
 /*
- * Within a call of the program that is under way, of a pool alone. While it waits it is not under way: who has the lock may
- * look at NVML's figure, and refresh_pending finds what the pool has taken meanwhile.
+ * For a call of a pool, which counts as under way. It does not count while it waits: the thread that has the lock may look
+ * at NVML's figure and wait for calls under way. What the pool has taken meanwhile, refresh_pending finds.
  */
 static void lock_pools_in_call(void)
 {

@@ -679,7 +679,7 @@ class History:
             process.holds.remove(hold)
 
     def step_destroy_graph(self, process: Process) -> None:
-        """And one without memory."""
+        """One that holds memory, and one without any."""
         empty = self.made(process, f"cuGraphInstantiateWithFlags & {self.made(process, 'cuGraphCreate & 0')} 0")
         for executable in [empty, *list(process.execs)[-1:]]:
             self.does(process, f"cuGraphExecDestroy {executable}")
