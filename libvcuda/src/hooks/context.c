@@ -326,10 +326,29 @@ static uint64_t stack_growth(size_t size)
 	return (uint64_t)multiprocessors * (uint64_t)threads * (size - before);
 }
 
-/* The stacks are part of NVML's figure, so their booking ends when that is looked up. */
+/* Looks first, if nobody knows what a context takes. */
+static bool has_no_room(void)
+{
+	CUdevice device;
+	bool entered = limits_state() == LIMITS_PRESENT && guard_enter(), is_over = false;
+
+	if (!entered)
+		return false;
+	if (device_limits_current_device(&device))
+		is_over = context_overhead_is_over(device);
+	guard_leave();
+	return is_over;
+}
+
+/*
+ * The stacks are part of NVML's figure, so their booking ends when that is looked up. What a context takes has to be known
+ * before, or they would count as part of that.
+ */
 static CUresult set_stack_size(size_t size)
 {
 	struct charge charge;
+
+	(void)has_no_room();
 	uint64_t growth = GUARDED(stack_growth(size));
 	CUresult result = charge_begin(&charge, growth);
 
@@ -350,19 +369,6 @@ EXPORT CUresult cuCtxSetLimit(int limit, size_t value)
 }
 
 /* The size of code is known when it is loaded. Where there is no room, no more is loaded, and what is too large unloaded. */
-static bool has_no_room(void)
-{
-	CUdevice device;
-	bool entered = limits_state() == LIMITS_PRESENT && guard_enter(), is_over = false;
-
-	if (!entered)
-		return false;
-	if (device_limits_current_device(&device))
-		is_over = context_overhead_is_over(device);
-	guard_leave();
-	return is_over;
-}
-
 #define LOAD_CODE(unload, function, loaded, ...) \
 	if (has_no_room()) \
 		return CUDA_ERROR_OUT_OF_MEMORY; \
