@@ -65,6 +65,7 @@ PROCESSES = (0, 0, 1)  #: the card of each
 CREATES = ("cuCtxCreate_v2 & 0", "cuCtxCreate_v3 & 0 0 0", "cuCtxCreate_v4 & 0 0")
 FLOAT, LAYERED, SPARSE = 32, 1, 64
 EXPORTS = ("export", "dma_buf")
+SHARED = (*EXPORTS, "imported", "imported_map", "external", "opened")
 CLOSE = "python os.close(KEY)or(0)"
 RELEASE_THRESHOLD, EVERYTHING = 4, (1 << 64) - 1
 MAP, UNMAP = 1, 2
@@ -120,6 +121,7 @@ class Process:
     stacks: dict[int, int] = field(default_factory=dict)  #: their size in a context, if it was set
     is_loaded: bool = False  #: it has CODE
     endpoint: int = -1  #: an id that it has reserved
+    is_child: bool = False  #: of a process without CUDA, which waits for it and starts the next one
 
     def of(self, *kinds: str) -> list[Hold]:
         return [hold for hold in self.holds if hold.kind in kinds]
@@ -129,6 +131,7 @@ class History:
     """A random program: `step` makes one step of it, and `check` compares."""
 
     exact = True  #: the driver takes what it is asked for
+    lists = False  #: NVML is there
     #: Steps of other drivers.
     unused: tuple[str, ...] = ("code", "stack", "streams", "blocks", "workers")
     some_limits: tuple[int, ...] = (64, 256, 512, 1024, 1536)  #: in MiB
@@ -155,9 +158,18 @@ class History:
     def limit_of(self, card: int) -> int:
         return self.limits[card]
 
-    def live(self, card: int) -> int:
+    def memories(self, card: int) -> set[Memory]:
         memories = {hold.memory for process in self.processes for hold in process.holds}
-        return sum(memory.size for memory in memories if memory.card == card)
+        return {memory for memory in memories if memory.card == card}
+
+    def shared(self, card: int) -> int:
+        """What another process than its maker, or nobody, may be charged for."""
+        own = {hold.memory for each in self.processes for hold in each.holds if hold.memory.maker is each}
+        own -= {hold.memory for each in self.processes for hold in each.holds if hold.kind in SHARED}
+        return sum(memory.size for memory in self.memories(card) - own)
+
+    def live(self, card: int) -> int:
+        return sum(memory.size for memory in self.memories(card))
 
     def held(self, card: int) -> int:
         """Without contexts, which libvcuda sees by NVML alone."""
@@ -338,8 +350,8 @@ class History:
             call = f"cuArray3DCreate_v2 & {{{LARGE},I:{SPARSE}}}"
             self.makes(process, "sparse_array", 0, call, "cuArrayDestroy KEY", process.contexts[0])
 
-    def step_stream_ordered(self, process: Process) -> None:
-        size, suffix = self.some_size(process.card), self.chance.choice(("", "_ptsz"))
+    def step_stream_ordered(self, process: Process, size: int = 0) -> None:
+        size, suffix = size or self.some_size(process.card), self.chance.choice(("", "_ptsz"))
         end = self.chance.choice((f"cuMemFreeAsync{suffix} KEY 0", "cuMemFree_v2 KEY"))
         self.makes(process, "stream_ordered", size, f"cuMemAllocAsync{suffix} & {size} 0", end)
 
@@ -468,7 +480,7 @@ class History:
             if other is not process:
                 other.client.left()  # as in `ends`
         if self.chance.random() < 0.5:
-            self.step_pointer(process, self.rest(process.card))
+            self.chance.choice((self.step_pointer, self.step_stream_ordered))(process, self.rest(process.card))
         process.client.left()
 
     def exports(self, process: Process, hold: Hold) -> Hold:
@@ -621,9 +633,10 @@ class History:
 
     def step_graph_of_nodes(self, process: Process) -> None:
         graph = self.made(process, "cuGraphCreate & 0")
-        sizes = [self.some_size(card) for card in CARDS]
-        for card, size in enumerate(sizes):
-            self.made(process, f"cuGraphAddMemAllocNode & {graph} 0 0 {NODE % (card, size)}")
+        nodes = [(card, self.some_size(card)) for card in CARDS for _ in range(self.chance.choice((1, 1, 2)))]
+        for node in nodes:
+            self.made(process, f"cuGraphAddMemAllocNode & {graph} 0 0 {NODE % node}")
+        sizes = [sum(size for on, size in nodes if on == card) for card in CARDS]
         result, executable = self.ask(process, f"cuGraphInstantiateWithFlags & {graph} {AUTO_FREE}")
         if result == "0":
             process.execs[int(executable)] = sizes
@@ -785,8 +798,19 @@ class History:
 
     def dies(self, process: Process) -> None:
         self.lines.append(f"process {self.processes.index(process)} ends")
+        if process.is_child:
+            assert self.ask(process, "python os.kill(os.getpid(),9)") == ["9"]
+            self.renews(process, parent=process.client)
+            return
+        if self.chance.random() < 0.3 and len(self.box.namespaces) == 1:  # its parent has not waited for it yet
+            process.client.process.kill()
+            os.waitid(os.P_PID, process.client.process.pid, os.WEXITED | os.WNOWAIT)
+            process.holds = []
+            self.applies_limits()
+            other = self.chance.choice([each for each in self.processes if each is not process])
+            self.step_pointer(other, self.rest(other.card))
         self.chance.choice((process.client.kill, process.client.close)[len(self.box.namespaces) - 1 :])()
-        self.renews(process)
+        self.renews(process, parent=self.box.uninitialized() if self.chance.random() < 0.3 else None)
 
     def step_outlived(self, process: Process) -> None:
         """Memory that only a file keeps after its maker's end counts once it is imported, and only if it fits."""
@@ -835,14 +859,19 @@ class History:
                 if hold.memory.maker is process:
                     self.ends(other, hold)
 
-    def renews(self, process: Process, client: Client | None = None) -> None:
+    def renews(self, process: Process, client: Client | None = None, parent: Client | None = None) -> None:
         """Start a process in the place of one that has ended, and with it the descriptors that it had."""
         for other in self.processes:
             if other is not process:
                 other.client.left()  # a closed file counts until its exporter asks for something
-        if client or not self.exact:  # of its context nobody knows the size without NVML
+        if client or parent or not self.exact:  # of its context nobody knows the size without NVML
             self.makes_room(process.card)
-        self.processes[self.processes.index(process)] = self.started(process.card, client)
+        if parent and self.lists:  # it may know what the container holds
+            parent.ask(f"listed {self.uuids[process.card]}")
+        if parent:
+            parent.ask("fork")
+        self.processes[self.processes.index(process)] = started = self.started(process.card, parent or client)
+        started.is_child = bool(parent) or bool(client and process.is_child)
 
     def makes_room(self, card: int) -> None:
         self.limits[card] = max(4 * GIB, self.held(card) + GIB)
@@ -981,6 +1010,8 @@ class History:
 
     def step_kill(self, process: Process) -> None:
         """A process is killed in the middle of its calls."""
+        if process.is_child:
+            return
         self.closes_exports(process)
         self.storm(process, killed=True)
         self.renews(process)
@@ -1000,6 +1031,7 @@ class Listed(History):
     """
 
     unused = (*History.unused, "neighbour", "kill")
+    lists = True
 
     def __init__(self, box: SimBox, seed: int, told: bool = False, full: bool = False) -> None:
         self.told, self.room = told, 0
@@ -1018,6 +1050,10 @@ class Listed(History):
     def check(self) -> None:
         self.applies_limits()
         super().check()
+        for card in CARDS if not self.told else ():
+            listed, used = self.watchers[card].numbers(f"listed {self.uuids[card]}")
+            least = min(listed, self.limit_of(card))
+            assert least <= used <= least + self.shared(card), f"card {card}: {used} in use, {listed} by processes"
 
     @contextlib.contextmanager
     def with_room(self) -> Iterator[None]:
@@ -1044,7 +1080,7 @@ class Listed(History):
 class Harsh(History):
     """On a driver that takes more than it is asked for, and lists some of it with no process."""
 
-    exact = False
+    exact, lists = False, True
     unused = ("many", "neighbour", "other_card")  #: step_blocks has the former; nobody is beside
     some_limits = (1024, 1536, 2048, 3072)
 
