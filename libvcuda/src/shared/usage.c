@@ -336,27 +336,21 @@ bool usage_has_room(int card, struct usage_limit limit)
 	return saturating_sum(held, totals.attempting) <= limit.memory;
 }
 
-static bool is_overhead_beyond(const struct totals *totals, uint64_t most, uint64_t limit, uint64_t missing)
-{
-	uint64_t held = saturating_sum(totals->reserved, missing);
-
-	return held > most && held - limit <= saturating_sum(totals->overhead, missing);
-}
-
 bool usage_overhead_exceeds(int card, struct usage_limit limit, uint64_t allowed)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
 	struct totals totals = sum_charges(usage, card);
 	uint64_t most = saturating_sum(limit.memory, allowed);
-	uint64_t missing = missing_contexts(usage, card, usage_context_size(card));
+	uint64_t missing = totals.unaccounted * VGPU_USAGE_UNACCOUNTED_MOST;
 
-	if (!is_overhead_beyond(&totals, most, limit.memory, missing))
+	if (saturating_sum(totals.reserved, missing) <= most)
 		return false;
-	if (missing) { /* a marked process may have ended its context: NVML knows */
+	if (missing) {
 		missing = ask_lookup(usage, card);
 		totals = sum_charges(usage, card);
 	}
-	return is_overhead_beyond(&totals, most, limit.memory, missing);
+	uint64_t held = saturating_sum(totals.reserved, missing);
+	return held > most && held - limit.memory <= saturating_sum(totals.overhead, missing);
 }
 
 unsigned int usage_unaccounted_count(int card)
