@@ -64,6 +64,7 @@ RACES = 5000  #: allocations of each process: two that meet are rare where other
 PROCESSES = (0, 0, 1)  #: the card of each
 CREATES = ("cuCtxCreate_v2 & 0", "cuCtxCreate_v3 & 0 0 0", "cuCtxCreate_v4 & 0 0")
 FLOAT, LAYERED, SPARSE = 32, 1, 64
+MIPMAP_END = "cuMipmappedArrayDestroy"
 EXPORTS = ("export", "dma_buf")
 SHARED = (*EXPORTS, "imported", "imported_map", "external", "opened")
 CLOSE = "python os.close(KEY)or(0)"
@@ -341,14 +342,16 @@ class History:
 
     def step_array(self, process: Process) -> None:
         call, size = self.some_array()
-        end = "cuMipmappedArrayDestroy KEY" if "Mipmapped" in call else "cuArrayDestroy KEY"
+        end = f"{MIPMAP_END} KEY" if "Mipmapped" in call else "cuArrayDestroy KEY"
         self.makes(process, "array", size, call, end, process.contexts[-1])
 
     def step_sparse_array(self, process: Process) -> None:
         """In the primary context: the simulator keeps what is bound to an array of a context that was destroyed."""
         if len(process.contexts) == 1:
-            call = f"cuArray3DCreate_v2 & {{{LARGE},I:{SPARSE}}}"
-            self.makes(process, "sparse_array", 0, call, "cuArrayDestroy KEY", process.contexts[0])
+            shape = f"{{{LARGE},I:{SPARSE}}}"
+            calls = (("cuArray3DCreate_v2 & SHAPE", "cuArrayDestroy"), ("cuMipmappedArrayCreate & SHAPE 3", MIPMAP_END))
+            call, end = self.chance.choice(calls)
+            self.makes(process, "sparse_array", 0, call.replace("SHAPE", shape), f"{end} KEY", process.contexts[0])
 
     def step_stream_ordered(self, process: Process, size: int = 0) -> None:
         size, suffix = size or self.some_size(process.card), self.chance.choice(("", "_ptsz"))
@@ -403,7 +406,7 @@ class History:
         for array in self.chosen(process, "array"):
             for hold in self.chosen(process, "physical"):
                 for pointer in self.chosen(process, "pointer", "stream_ordered"):
-                    binding = f"cuMemMapArrayAsync {self.binding(array.key, MAP, hold.key)}"
+                    binding = f"cuMemMapArrayAsync {self.binding(array, MAP, hold.key)}"
                     words = {"KEY": pointer.key, "WITHIN": pointer.key + 4096, "SIZE": hold.memory.size,
                              "PHYSICAL": hold.key, "BINDING": binding}  # fmt: skip
                     for line in self.chance.sample(MISTAKES, 4):
@@ -516,8 +519,8 @@ class History:
     def step_bind(self, process: Process) -> None:
         for array in self.chosen(process, "sparse_array"):
             for hold in self.chosen(process, "physical", "imported"):
-                self.does(process, f"cuMemMapArrayAsync {self.binding(array.key, MAP, hold.key)} 1 0")
-                unbind = f"cuMemMapArrayAsync {self.binding(array.key, UNMAP)} 1 0"
+                self.does(process, f"cuMemMapArrayAsync {self.binding(array, MAP, hold.key)} 1 0")
+                unbind = f"cuMemMapArrayAsync {self.binding(array, UNMAP)} 1 0"
                 process.holds = [other for other in process.holds if other.within is not array]
                 process.holds.append(Hold(hold.memory, "binding", array.key, unbind, within=array))
                 self.ends(process, hold)
@@ -555,10 +558,11 @@ class History:
             process.holds = [hold for hold in process.holds if hold not in pieces]
 
     @staticmethod
-    def binding(array: int, operation: int, memory: int = 0) -> str:
+    def binding(array: Hold, operation: int, memory: int = 0) -> str:
         """A CUarrayMapInfo: the whole first level."""
         part = "i:0,i:0,I:0,I:0,I:0,I:0,I:0,I:16384,I:8192,I:1"
-        return f"{{i:0,i:0,Q:{array},{part},i:{operation},i:0,Q:{memory},Q:0,I:1,I:0,I:0,I:0}}"
+        kind = int(MIPMAP_END in array.end)
+        return f"{{i:{kind},i:0,Q:{array.key},{part},i:{operation},i:0,Q:{memory},Q:0,I:1,I:0,I:0,I:0}}"
 
     def step_open(self, process: Process) -> None:
         for hold in self.chosen(process, "pointer"):

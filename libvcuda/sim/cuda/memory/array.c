@@ -124,7 +124,7 @@ SIM_EXPORT CUresult cuArrayDestroy(CUarray array)
 {
 	TRY(sim_object_lock(array, SIM_ARRAY));
 	CUdeviceptr base = array->base;
-	sim_sparse_drop_tiles(array);
+	sim_sparse_drop_tiles(&array->tiles);
 	bool is_level = array->parent != NULL;
 	if (!is_level)
 		sim_object_destroy(array);
@@ -173,13 +173,14 @@ SIM_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_
 					   unsigned levels)
 {
 	struct sim_context *context;
-	CUdeviceptr base;
+	CUdeviceptr base = 0;
 
 	TRY(sim_context_current(&context));
 	REJECT(!mipmap || !descriptor || !is_sane(descriptor) || !levels);
 	if (levels > level_limit(descriptor))
 		levels = level_limit(descriptor);
-	TRY(create_storage(context, offset_of(descriptor, levels), &base));
+	if (!(descriptor->Flags & ARRAY_SPARSE))
+		TRY(create_storage(context, offset_of(descriptor, levels), &base));
 	pthread_mutex_lock(&sim_driver.lock);
 	*mipmap = sim_object_create(sizeof **mipmap, SIM_MIPMAP, context);
 	if (*mipmap) {
@@ -213,10 +214,11 @@ SIM_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap)
 {
 	TRY(sim_object_lock(mipmap, SIM_MIPMAP));
 	CUdeviceptr base = mipmap->base;
+	sim_sparse_drop_tiles(&mipmap->tiles);
 	for (unsigned i = 0; i < mipmap->count; i++)
 		if (mipmap->levels[i])
 			sim_object_destroy(mipmap->levels[i]);
 	sim_object_destroy(mipmap);
 	pthread_mutex_unlock(&sim_driver.lock);
-	return sim_allocation_free_pointer(base, SIM_FREE_ARRAY);
+	return base ? sim_allocation_free_pointer(base, SIM_FREE_ARRAY) : CUDA_SUCCESS;
 }

@@ -24,9 +24,10 @@ struct sim_mipmap {
 	CUdeviceptr base;
 	unsigned count;
 	struct sim_array *levels[SIM_MAX_LEVELS]; /* created on first use */
+	struct sim_tile *tiles;
 };
 
-/* Ends the mappings of a sparse array. Under the lock. */
-void sim_sparse_drop_tiles(CUarray array);
+/* Ends the mappings of a sparse array or mipmapped array. Under the lock. */
+void sim_sparse_drop_tiles(struct sim_tile **tiles);
 
 #endif

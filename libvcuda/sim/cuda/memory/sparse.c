@@ -1,5 +1,5 @@
 /*
- * Mapping physical memory to parts of sparse arrays. It happens at once, not in stream order; no work reads or writes
+ * Mapping physical memory to parts of sparse arrays and mipmapped arrays. It happens at once, not in stream order; no work reads or writes
  * such an array here.
  */
 #include <stdlib.h>
@@ -18,6 +18,7 @@ struct tile_info { /* CUarrayMapInfo */
 	unsigned device_mask, flags, reserved[2];
 };
 
+enum { ARRAY, MIPMAP }; /* CUresourcetype */
 enum { MAP = 1, UNMAP = 2 };
 
 struct sim_tile {
@@ -35,38 +36,51 @@ static void drop_tile(struct sim_tile **at)
 	free(tile);
 }
 
-void sim_sparse_drop_tiles(CUarray array)
+void sim_sparse_drop_tiles(struct sim_tile **tiles)
 {
-	while (array->tiles)
-		drop_tile(&array->tiles);
+	while (*tiles)
+		drop_tile(tiles);
 }
 
-static void drop_part(CUarray array, const unsigned char part[40])
+static void drop_part(struct sim_tile **at, const unsigned char part[40])
 {
-	for (struct sim_tile **at = &array->tiles; *at;)
+	while (*at)
 		if (memcmp((*at)->part, part, sizeof(*at)->part) == 0)
 			drop_tile(at);
 		else
 			at = &(*at)->next;
 }
 
-static CUresult apply(const struct tile_info *info)
+/* NULL: it is no sparse array. */
+static struct sim_tile **tiles_of(const struct tile_info *info)
 {
 	CUarray array = info->resource;
+	CUmipmappedArray mipmap = info->resource;
 
-	REJECT(info->resource_type || !sim_object_is(array, SIM_ARRAY) || array->base);
+	if (info->resource_type == ARRAY && sim_object_is(array, SIM_ARRAY) && !array->base)
+		return &array->tiles;
+	if (info->resource_type == MIPMAP && sim_object_is(mipmap, SIM_MIPMAP) && !mipmap->base)
+		return &mipmap->tiles;
+	return NULL;
+}
+
+static CUresult apply(const struct tile_info *info)
+{
+	struct sim_tile **tiles = tiles_of(info);
+
+	REJECT(!tiles);
 	if (info->operation == UNMAP)
-		return drop_part(array, info->part), CUDA_SUCCESS;
+		return drop_part(tiles, info->part), CUDA_SUCCESS;
 	struct sim_tile *tile = malloc(sizeof *tile);
 	if (!tile || info->operation != MAP || !sim_object_is(info->memory, SIM_PHYSICAL) || !info->memory->handles) {
 		free(tile);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	info->memory->mappings++;
-	drop_part(array, info->part);
-	*tile = (struct sim_tile){.next = array->tiles, .memory = info->memory};
+	drop_part(tiles, info->part);
+	*tile = (struct sim_tile){.next = *tiles, .memory = info->memory};
 	memcpy(tile->part, info->part, sizeof tile->part);
-	array->tiles = tile;
+	*tiles = tile;
 	return CUDA_SUCCESS;
 }
 
