@@ -196,18 +196,6 @@ def test_a_forked_child_has_a_slot_of_its_own(awkward: Box) -> None:
     assert awkward.usage() == (1, 0, MIB)
 
 
-def test_an_exec_gives_back_what_the_old_image_held(awkward: Box) -> None:
-    awkward.limit(LIMIT)
-    client = awkward.opened()
-    assert client.alloc(LIMIT)[0] == 0
-    client.send("exec")
-    assert client.receive() == ["ready"]
-    client.ask("init")
-    client.ask("open 0")
-    assert client.alloc(LIMIT)[0] == 0
-    assert awkward.usage() == (1, 0, LIMIT)
-
-
 def kill_at_random(box: SimBox, kills: int) -> None:
     """Kill one of four racing processes at a time, and stop another, which goes on later or is killed as it is. The
     limit is never exceeded, and no byte is lost or left over."""
