@@ -62,7 +62,7 @@ bool usage_has_room(int card, struct usage_limit limit);
 
 /*
  * Whether the overhead brings the bookings to more than `allowed` beyond the limit. Not so if the allocations alone
- * exceed it: then the limit was lowered.
+ * exceed it: then the limit was lowered. Calls the lookup, as usage_reserve does, if unaccounted overhead decides.
  */
 bool usage_overhead_exceeds(int card, struct usage_limit limit, uint64_t allowed);
 
