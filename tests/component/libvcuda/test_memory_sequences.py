@@ -798,6 +798,13 @@ class History:
         if self.chance.random() < 0.5:
             return
         self.closes_exports(process)
+        if not process.is_child and len(self.box.namespaces) == 1 and self.chance.random() < 0.5:
+            process.client.process.kill()
+            os.waitid(os.P_PID, process.client.process.pid, os.WEXITED | os.WNOWAIT)  # its parent is still to wait
+            process.holds = []
+            self.applies_limits()
+            other = self.chance.choice([each for each in self.processes if each is not process])
+            self.step_pointer(other, self.rest(other.card))
         self.dies(process)
 
     def dies(self, process: Process) -> None:
@@ -806,13 +813,6 @@ class History:
             assert self.ask(process, "python os.kill(os.getpid(),9)") == ["9"]
             self.renews(process, parent=process.client)
             return
-        if self.chance.random() < 0.3 and len(self.box.namespaces) == 1:  # its parent has not waited for it yet
-            process.client.process.kill()
-            os.waitid(os.P_PID, process.client.process.pid, os.WEXITED | os.WNOWAIT)
-            process.holds = []
-            self.applies_limits()
-            other = self.chance.choice([each for each in self.processes if each is not process])
-            self.step_pointer(other, self.rest(other.card))
         self.chance.choice((process.client.kill, process.client.close)[len(self.box.namespaces) - 1 :])()
         self.renews(process, parent=self.box.uninitialized() if self.chance.random() < 0.3 else None)
 
