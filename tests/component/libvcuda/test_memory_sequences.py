@@ -798,23 +798,28 @@ class History:
         if self.chance.random() < 0.5:
             return
         self.closes_exports(process)
-        if not process.is_child and len(self.box.namespaces) == 1 and self.chance.random() < 0.5:
+        self.dies(process, has_heir=self.chance.random() < 0.5)
+
+    def dies(self, process: Process, has_heir: bool = False) -> None:
+        """`has_heir`: another process then takes what this one has held, before anybody else looks."""
+        self.lines.append(f"process {self.processes.index(process)} ends")
+        waits = has_heir and not process.is_child and len(self.box.namespaces) == 1
+        if process.is_child:
+            assert self.ask(process, "python os.kill(os.getpid(),9)") == ["9"]
+        elif waits:  # the parent has not waited for it yet
             process.client.process.kill()
-            os.waitid(os.P_PID, process.client.process.pid, os.WEXITED | os.WNOWAIT)  # its parent is still to wait
+            os.waitid(os.P_PID, process.client.process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self.chance.choice((process.client.kill, process.client.close)[len(self.box.namespaces) - 1 :])()
+        if has_heir:
             process.holds = []
             self.applies_limits()
             other = self.chance.choice([each for each in self.processes if each is not process])
             self.step_pointer(other, self.rest(other.card))
-        self.dies(process)
-
-    def dies(self, process: Process) -> None:
-        self.lines.append(f"process {self.processes.index(process)} ends")
-        if process.is_child:
-            assert self.ask(process, "python os.kill(os.getpid(),9)") == ["9"]
-            self.renews(process, parent=process.client)
-            return
-        self.chance.choice((process.client.kill, process.client.close)[len(self.box.namespaces) - 1 :])()
-        self.renews(process, parent=self.box.uninitialized() if self.chance.random() < 0.3 else None)
+        if waits:
+            process.client.kill()
+        parent = self.box.uninitialized() if not process.is_child and self.chance.random() < 0.3 else None
+        self.renews(process, parent=process.client if process.is_child else parent)
 
     def step_outlived(self, process: Process) -> None:
         """Memory that only a file keeps after its maker's end counts once it is imported, and only if it fits."""
