@@ -144,7 +144,7 @@ class History:
         self.box, self.chance, self.full, self.seed = box, random.Random(seed), full, seed
         self.lines = [f"VGPU_SEED={seed}"]
         self.before = box.cards()
-        self.limits = dict.fromkeys(CARDS, 4 * GIB)
+        self.limits = dict.fromkeys(CARDS, 5 * GIB)  # more than 32 bits count
         self.uuids = [card["uuid"] for card in box.cards()]
         (box.path / "limits").write_bytes(limits.encode("box", self.card_limits()))
         self.watchers = [box.caller(card) for card in CARDS if not self.alone]
@@ -742,6 +742,8 @@ class History:
         process.contexts.append(self.creates(process, process.card))
         self.step_array(process)
         self.step_pointer(process)
+        if self.exact and self.chance.random() < 0.5:
+            self.step_many(process)
         self.check()
         if self.chance.random() < 0.5:
             self.step_destroy_context(process)
