@@ -751,8 +751,8 @@ class History:
     def step_destroy_context(self, process: Process) -> None:
         if len(process.contexts) > 1:
             gone = process.contexts.pop()
-            if self.chance.random() < 0.5:
-                self.does(process, f"cuCtxSetCurrent {process.contexts[-1]}")
+            if self.chance.random() < 0.5:  # or no one is current
+                self.does(process, f"cuCtxSetCurrent {self.chance.choice((0, process.contexts[-1]))}")
             has_files = any(hold.context == gone and hold.kind == "external" for hold in process.holds)
             self.does(process, f"cuCtxDestroy_v2 {gone}")
             process.holds = [
