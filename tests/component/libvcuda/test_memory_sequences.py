@@ -800,7 +800,7 @@ class History:
         if self.chance.random() < 0.5:
             return
         self.closes_exports(process)
-        self.dies(process, has_heir=not self.full and self.chance.random() < 0.5)  # a full card has no other room
+        self.dies(process, has_heir=not self.full and self.chance.random() < 0.5)  # its room is the next context's
 
     def dies(self, process: Process, has_heir: bool = False) -> None:
         """`has_heir`: another process then takes what this one has held, before anybody else looks."""

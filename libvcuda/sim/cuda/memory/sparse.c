@@ -1,6 +1,6 @@
 /*
- * Mapping physical memory to parts of sparse arrays and mipmapped arrays. It happens at once, not in stream order; no work reads or writes
- * such an array here.
+ * Mapping physical memory to parts of sparse arrays and mipmapped arrays. It happens at once, not in stream order; no
+ * work reads or writes such an array here.
  */
 #include <stdlib.h>
 #include <string.h>
