@@ -40,11 +40,15 @@ FUNCTIONS = 20
 CODE = (
     "python globals().update(image=ctypes.create_string_buffer(b'.version 7.0\\n.target sm_80\\n.address_size 64\\n'"
     f"+b''.join(b'.visible .entry k%d(){{ret;}}'%i for i in range({FUNCTIONS}))),lib=ctypes.c_uint64(),"
-    f"f=(ctypes.c_uint64*{FUNCTIONS})())or(cuda.cuLibraryLoadData(ctypes.byref(lib),image,0,0,0,0,0,0))"
+    f"f=(ctypes.c_uint64*{FUNCTIONS})())or(cuda.cuLOADED(ctypes.byref(lib),image,0,0,0,0,0,0))"
 )
-FUNCTION = "python cuda.cuLibraryGetKernel(ctypes.byref(f,8*{0}),lib,b'k{0}')"
+FUNCTION = "python cuda.cuFOUND(ctypes.byref(f,8*{0}),lib,b'k{0}')"
 LAUNCH = "python cuda.cuLaunchKernel(ctypes.c_uint64(f[{}]),1,1,1,1,1,1,0,None,None,None)"
-UNLOAD = "python cuda.cuLibraryUnload(lib)"
+#: The ways of loading code: the calls that load it, find a function, find out more of it, and unload it.
+WAYS = {
+    "Library": ("LibraryLoadData", "LibraryGetKernel", "KernelGetFunction(ctypes.byref(f,8*{0}),", "LibraryUnload"),
+    "Module": ("ModuleLoadData", "ModuleGetFunction", "FuncLoad(", "ModuleUnload"),
+}
 MOST_CODE = FUNCTIONS * 12 * MIB  #: of a step
 STACKS = (1024, 2048, 8192)
 #: What the threads of a storm do at once.
@@ -62,7 +66,21 @@ CARDS = (0, 1)
 MANY = 800
 RACES = 5000  #: allocations of each process: two that meet are rare where others use the cores
 PROCESSES = (0, 0, 1)  #: the card of each
-CREATES = ("cuCtxCreate_v2 & 0", "cuCtxCreate_v3 & 0 0 0", "cuCtxCreate_v4 & 0 0")
+#: Other calls that do the same, at times.
+PER_THREAD = (
+    "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemFreeAsync", "cuMemMapArrayAsync", "cuStreamSynchronize",
+    "cuGraphLaunch", "cuGraphUpload",
+)  # fmt: skip
+ALIKE = {
+    **{name: f"{name}_ptsz {{all}}" for name in PER_THREAD},
+    "cuCtxDestroy_v2": "cuCtxDestroy {all}",
+    "cuCtxSynchronize": "cuCtxSynchronize_v2 {context}",
+    "cuDevicePrimaryCtxRelease_v2": "cuDevicePrimaryCtxRelease {all}",
+    "cuGraphInstantiateWithFlags": "cuGraphInstantiateWithParams {0} {1} {{Q:{2},q:0,q:0,i:0}}",
+}
+GREEN = "cuGreenCtxCreate & {resources} {card} 1"
+BUFFER = "ctypes.create_string_buffer(512)"
+CREATES = (GREEN, "cuCtxCreate_v2 & 0", "cuCtxCreate_v3 & 0 0 0", "cuCtxCreate_v4 & 0 0")
 FLOAT, LAYERED, SPARSE = 32, 1, 64
 MIPMAP_END = "cuMipmappedArrayDestroy"
 EXPORTS = ("export", "dma_buf")
@@ -120,7 +138,8 @@ class Process:
     keeps: bool = False  #: a pool, or the card's graph memory, may hold more than what lives
     leaves: bool = False  #: a graph may hold memory that it has left
     stacks: dict[int, int] = field(default_factory=dict)  #: their size in a context, if it was set
-    is_loaded: bool = False  #: it has CODE
+    greens: dict[int, int] = field(default_factory=dict)  #: the green context that a context belongs to
+    code: str = ""  #: the way in which it has loaded CODE
     endpoint: int = -1  #: an id that it has reserved
     is_child: bool = False  #: of a process without CUDA, which waits for it and starts the next one
 
@@ -198,7 +217,9 @@ class History:
         return sum(int(slot[3]) for slot in usage.SLOT.iter_unpack(slots))
 
     def charged(self, card: int) -> int:
-        return self.limits[card] - self.watchers[card].left()
+        result, left, total = self.watchers[card].numbers("cuMemGetInfo_v2 & &")
+        assert (result, total) == (0, self.limit_of(card))
+        return self.limits[card] - left
 
     def check(self) -> None:
         replaced = 0
@@ -228,6 +249,10 @@ class History:
         return Process(client, card, [client.numbers("cuCtxGetCurrent &")[1]])
 
     def ask(self, process: Process, line: str) -> list[str]:
+        name, *words = line.removeprefix("thread ").split()
+        if name in ALIKE and self.chance.random() < 0.3:
+            alike = ALIKE[name].format(*words, all=" ".join(words), context=process.contexts[-1])
+            line = line[: line.index(name)] + alike
         answer = process.client.ask(line)
         self.lines.append(f"process {self.processes.index(process)}: {line} -> {' '.join(answer)}")
         return answer
@@ -354,9 +379,8 @@ class History:
             self.makes(process, "sparse_array", 0, call.replace("SHAPE", shape), f"{end} KEY", process.contexts[0])
 
     def step_stream_ordered(self, process: Process, size: int = 0) -> None:
-        size, suffix = size or self.some_size(process.card), self.chance.choice(("", "_ptsz"))
-        end = self.chance.choice((f"cuMemFreeAsync{suffix} KEY 0", "cuMemFree_v2 KEY"))
-        self.makes(process, "stream_ordered", size, f"cuMemAllocAsync{suffix} & {size} 0", end)
+        size, end = size or self.some_size(process.card), self.chance.choice(("cuMemFreeAsync KEY 0", "cuMemFree_v2 KEY"))
+        self.makes(process, "stream_ordered", size, f"cuMemAllocAsync & {size} 0", end)
 
     def step_pool(self, process: Process) -> None:
         pool = self.made(process, f"cuMemPoolCreate & {POOL % process.card}")
@@ -380,10 +404,13 @@ class History:
     def step_managed_pool(self, process: Process) -> None:
         """Its memory lies on the pool's card, whichever is current."""
         card, size = self.chance.choice(CARDS), self.chance.randrange(1, 9) * CHUNK
-        pool = self.made(process, f"cuMemPoolCreate & {MANAGED_POOL % card}")
+        is_standing = self.chance.random() < 0.3
+        call = f"GetDefaultMemPool & {{i:1,i:{card}}} 2" if is_standing else f"PoolCreate & {MANAGED_POOL % card}"
+        pool = self.made(process, f"cuMem{call}")
         line = f"cuMemAllocFromPoolAsync & {size} {pool} 0"
         self.makes(process, "managed", size, line, "cuMemFreeAsync KEY 0", card=card)
-        self.does(process, f"cuMemPoolDestroy {pool}")
+        if not is_standing:
+            self.does(process, f"cuMemPoolDestroy {pool}")
 
     def step_from_pool(self, process: Process) -> None:
         """Half of the time it is freed at once, so that the pool may keep it."""
@@ -641,6 +668,9 @@ class History:
         for node in nodes:
             self.made(process, f"cuGraphAddMemAllocNode & {graph} 0 0 {NODE % node}")
         sizes = [sum(size for on, size in nodes if on == card) for card in CARDS]
+        if self.chance.random() < 0.3:
+            child, graph = graph, self.made(process, "cuGraphCreate & 0")
+            self.made(process, f"cuGraphAddChildGraphNode & {graph} 0 0 {child}")
         result, executable = self.ask(process, f"cuGraphInstantiateWithFlags & {graph} {AUTO_FREE}")
         if result == "0":
             process.execs[int(executable)] = sizes
@@ -658,12 +688,14 @@ class History:
             process.keeps = True
             room = has_run or all(self.fits(card, size) for card, size in enumerate(sizes))
             before = [self.held(card) for card in CARDS]
+            if self.chance.random() < 0.2:
+                room = self.ask(process, f"cuGraphUpload {executable} 0")[0] == "0" or room
             result = self.ask(process, f"cuGraphLaunch {executable} 0")[0]
             assert result == "0" or (result == str(OUT_OF_MEMORY) and not room), "refused, though it fits"
             has_run = result == "0"
             self.does(process, "cuCtxSynchronize")
             if has_run and process.left_by.get(executable) and self.chance.random() < 0.5:
-                self.does(process, f"cuMemFree_v2 {process.left_by[executable]}")
+                self.frees_what_is_left(process, process.left_by[executable])
                 self.does(process, f"cuDeviceGraphMemTrim {process.card}")
                 self.check()
                 self.step_pointer(process, self.rest(process.card))
@@ -671,6 +703,18 @@ class History:
             assert all(self.held(card) <= max(self.limits[card], before[card]) + self.slack(card) for card in CARDS), (
                 "granted, though it does not fit"
             )
+
+    def frees_what_is_left(self, process: Process, pointer: int) -> None:
+        """By a call, or by another graph."""
+        if self.chance.random() < 0.5:
+            self.does(process, f"cuMemFree_v2 {pointer}")
+            return
+        graph = self.made(process, "cuGraphCreate & 0")
+        self.made(process, f"cuGraphAddMemFreeNode & {graph} 0 0 {pointer}")
+        executable = self.made(process, f"cuGraphInstantiateWithFlags & {graph} 0")
+        self.does(process, f"cuGraphLaunch {executable} 0")
+        self.does(process, "cuCtxSynchronize")
+        self.does(process, f"cuGraphExecDestroy {executable}")
 
     def step_gated(self, process: Process) -> None:
         """What a stream is still to free counts, and managed memory that replaces a pool's goes with its context."""
@@ -734,9 +778,28 @@ class History:
     def creates(self, process: Process, card: int) -> int:
         """A further context, at times after one that the driver does not make."""
         call = self.chance.choice(CREATES)
+        if call == GREEN:
+            buffer = self.ask(process, f"python ctypes.addressof(globals().setdefault('buffer',{BUFFER}))")[0]
+            self.does(process, f"cuDeviceGetDevResource {card} {buffer} 1")
+            resources = self.made(process, f"cuDevResourceGenerateDesc & {buffer} 1")
+            green = self.made(process, call.format(resources=resources, card=card), self.context)
+            context = self.made(process, f"cuCtxFromGreenCtx & {green}")
+            process.greens[context] = green
+            self.does(process, f"cuCtxSetCurrent {context}")
+            return context
         if self.chance.random() < 0.5:
             assert self.ask(process, f"{call[:-1]}{NO_FLAGS} {card}")[0] != "0"
         return self.made(process, f"{call} {card}", self.context)
+
+    def destroys(self, process: Process, context: int) -> None:
+        """A green context leaves what was allocated in it, and in the simulator does not: nothing is left to it."""
+        if context not in process.greens:
+            self.does(process, f"cuCtxDestroy_v2 {context}")
+            return
+        self.does(process, f"cuCtxSetCurrent {context}")
+        for hold in [hold for hold in process.holds if hold.context == context]:
+            self.ends(process, hold)
+        self.does(process, f"cuGreenCtxDestroy {process.greens.pop(context)}")
 
     def step_context(self, process: Process) -> None:
         process.contexts.append(self.creates(process, process.card))
@@ -754,7 +817,7 @@ class History:
             if self.chance.random() < 0.5:  # or no one is current
                 self.does(process, f"cuCtxSetCurrent {self.chance.choice((0, process.contexts[-1]))}")
             has_files = any(hold.context == gone and hold.kind == "external" for hold in process.holds)
-            self.does(process, f"cuCtxDestroy_v2 {gone}")
+            self.destroys(process, gone)
             process.holds = [
                 hold
                 for hold in process.holds
@@ -777,7 +840,7 @@ class History:
             return  # it gets no stream there
         context = self.opens(process, card)
         for _ in range(self.chance.choice((0, 3))):
-            self.does(process, f"cuCtxDestroy_v2 {self.creates(process, card)}")
+            self.destroys(process, self.creates(process, card))
         self.does(process, f"cuCtxSetCurrent {context}")
         stream, size = self.made(process, f"cuStreamCreate & {NON_BLOCKING}"), self.some_size(card)
         self.makes(process, "pointer", size, f"cuMemAlloc_v2 & {size}", "cuMemFree_v2 KEY", context, card)
@@ -941,13 +1004,18 @@ class History:
         if len(process.contexts) > 1:
             return
         numbers = self.chance.sample(range(FUNCTIONS), self.chance.randrange(1, FUNCTIONS))
-        uses = [line.format(number) for line in (FUNCTION, LAUNCH) for number in numbers]
-        lines = [CODE] * (not process.is_loaded) + uses
+        way = process.code or self.chance.choice(list(WAYS))
+        load, find, more, unload = WAYS[way]
+        code, unload = CODE.replace("LOADED", load), f"python cuda.cu{unload}(lib)"
+        more = f"python cuda.cu{more}ctypes.c_uint64(f[{{0}}]))"
+        calls = [FUNCTION.replace("FOUND", find), *[more] * (self.chance.random() < 0.3), LAUNCH]
+        uses = [line.format(number) for line in calls for number in numbers]
+        lines = [code] * (not process.code) + uses
         full = [0, -1]  # the line before which the card is filled
         if self.chance.random() < 0.5:  # the same code again may lie where it lay
             full.append(len(lines) + 1)
-            lines += [UNLOAD, CODE, *uses]
-        lines += [UNLOAD] * (self.chance.random() < 0.3)
+            lines += [unload, code, *uses]
+        lines += [unload] * (self.chance.random() < 0.3)
         filled = self.chance.choice(full)
         for number, line in enumerate(lines):
             if number == filled:
@@ -956,7 +1024,7 @@ class History:
             assert result == "0" or (result == str(OUT_OF_MEMORY) and not self.fits(process.card, 0)), line
             if result != "0" and "Launch" not in line:
                 return
-            process.is_loaded = line != UNLOAD
+            process.code = way if line != unload else ""
             if self.chance.random() < 0.3:
                 process.client.left()
 

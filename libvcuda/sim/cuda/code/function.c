@@ -43,6 +43,12 @@ CUresult sim_function_load(struct sim_function *function)
 	return CUDA_SUCCESS;
 }
 
+SIM_EXPORT CUresult cuFuncLoad(CUfunction function)
+{
+	TRY(sim_object_lock(function, SIM_FUNCTION));
+	return sim_object_unlock(sim_function_load(function));
+}
+
 static int attribute_of(const struct sim_function *function, CUfunction_attribute attribute)
 {
 	const struct sim_card *card = sim_device_card(function->object.context->device);
