@@ -80,7 +80,7 @@ ALIKE = {
 }
 GREEN = "cuGreenCtxCreate & {resources} {card} 1"
 BUFFER = "ctypes.create_string_buffer(512)"
-CREATES = (GREEN, "cuCtxCreate_v2 & 0", "cuCtxCreate_v3 & 0 0 0", "cuCtxCreate_v4 & 0 0")
+CREATES = ("cuCtxCreate_v2 & 0", "cuCtxCreate_v3 & 0 0 0", "cuCtxCreate_v4 & 0 0")
 FLOAT, LAYERED, SPARSE = 32, 1, 64
 MIPMAP_END = "cuMipmappedArrayDestroy"
 EXPORTS = ("export", "dma_buf")
@@ -160,6 +160,7 @@ class History:
 
     def __init__(self, box: SimBox, seed: int, neighbour: SimBox | None = None, full: bool = False) -> None:
         self.beside = [neighbour.caller(card) for card in CARDS] if neighbour else []
+        self.multicasts = len(box.cards()) > len(CARDS)  # a board with switches
         self.box, self.chance, self.full, self.seed = box, random.Random(seed), full, seed
         self.lines = [f"VGPU_SEED={seed}"]
         self.before = box.cards()
@@ -417,14 +418,16 @@ class History:
         if not process.pools:
             self.step_pool(process)
         pool, size = self.chance.choice(list(process.pools)), self.some_size(process.card)
-        process.keeps |= process.pools[pool]
+        if self.chance.random() < 0.2:
+            pool = self.made(process, f"cuMemGetDefaultMemPool & {{i:1,i:{process.card}}} 1")
+        process.keeps |= process.pools.get(pool, False)
         before = len(process.holds)
         self.makes(
             process, "stream_ordered", size, f"cuMemAllocFromPoolAsync & {size} {pool} 0", "cuMemFreeAsync KEY 0"
         )
         if len(process.holds) > before and self.chance.random() < 0.5:
             self.ends(process, process.holds[-1])
-        if self.chance.random() < 0.5:  # with what it keeps, or is in use
+        if pool in process.pools and self.chance.random() < 0.5:  # with what it keeps, or is in use
             self.does(process, f"cuMemPoolDestroy {pool}")
             del process.pools[pool]
 
@@ -459,8 +462,7 @@ class History:
     def step_map(self, process: Process) -> None:
         for hold in self.chosen(process, "physical", "imported"):
             size, kind = hold.memory.size, {"physical": "map", "imported": "imported_map"}[hold.kind]
-            address = self.made(process, f"cuMemAddressReserve & {size} 0 0 0")
-            self.does(process, f"cuMemMap {address} {size} 0 {hold.key} 0")
+            address = self.mapped(process, hold.key, size)
             process.holds.append(Hold(hold.memory, kind, address, f"cuMemUnmap KEY {size}"))
 
     def step_map_side_by_side(self, process: Process) -> None:
@@ -555,34 +557,58 @@ class History:
                 if self.chance.random() < 0.7:
                     self.ends(process, self.chance.choice((array, process.of("binding")[-1])))
 
-    def step_endpoint(self, process: Process) -> None:
-        """Memory is bound side by side, and unbound piece by piece."""
+    def step_object(self, process: Process) -> None:
+        """Memory is bound side by side to a logical endpoint or a multicast object, and unbound piece by piece."""
         card, count, size = process.card, self.chance.randrange(1, 5), self.chance.randrange(1, 33) * 2 * MIB
-        if self.fits(card, count * size):
-            if process.endpoint < 0:
-                process.endpoint = self.made(process, "cuLogicalEndpointIdReserve & 1")
-            endpoint = process.endpoint
-            self.does(process, f"cuLogicalEndpointCreate {endpoint} {{i:1,i:{card},Q:{count * size},i:0,i:0}}")
-            pieces = []
-            for offset in range(0, count * size, size):
-                self.makes(process, "physical", size, f"cuMemCreate & {size} {PHYSICAL % card} 0", "cuMemRelease KEY")
-                hold = process.holds[-1]
-                where = f"{endpoint} {card} {offset}"
-                if self.chance.random() < 0.5:
-                    self.does(process, f"cuLogicalEndpointBindMem {where} {hold.key} 0 {size} 0")
-                else:
-                    address = self.made(process, f"cuMemAddressReserve & {size} 0 0 0")
-                    self.does(process, f"cuMemMap {address} {size} 0 {hold.key} 0")
-                    self.does(process, f"cuLogicalEndpointBindAddr {where} {address} {size} 0")
-                    self.does(process, f"cuMemUnmap {address} {size}")
-                pieces.append(Hold(hold.memory, "piece", 0, f"cuLogicalEndpointUnbind {where} {size}"))
-                process.holds.append(pieces[-1])
-                self.ends(process, hold)
-            for piece in self.chance.sample(pieces, self.chance.randrange(count + 1)):
-                self.ends(process, piece)
-                self.check()
-            self.does(process, f"cuLogicalEndpointDestroy {endpoint}")
-            process.holds = [hold for hold in process.holds if hold not in pieces]
+        if not self.fits(card, count * size):
+            return
+        to, bind, unbind, end = self.made_object(process, count * size)
+        pieces = []
+        for offset in range(0, count * size, size):
+            self.makes(process, "physical", size, f"cuMemCreate & {size} {PHYSICAL % card} 0", "cuMemRelease KEY")
+            hold = process.holds[-1]
+            if self.chance.random() < 0.5:
+                self.does(process, f"{bind.format('Mem')} {offset} {hold.key} 0 {size} 0")
+            else:
+                address = self.mapped(process, hold.key, size)
+                self.does(process, f"{bind.format('Addr')} {offset} {address} {size} 0")
+                self.does(process, f"cuMemUnmap {address} {size}")
+            pieces.append(Hold(hold.memory, "piece", 0, f"{unbind} {to} {card} {offset} {size}"))
+            process.holds.append(pieces[-1])
+            self.ends(process, hold)
+        for piece in self.chance.sample(pieces, self.chance.randrange(count + 1)):
+            self.ends(process, piece)
+            self.check()
+        if "Multicast" in bind and self.chance.random() < 0.5:  # its mapping keeps what is bound
+            address = self.mapped(process, to, count * size)
+            self.does(process, end)
+            self.check()
+            end = f"cuMemUnmap {address} {count * size}"
+        self.does(process, end)
+        process.holds = [hold for hold in process.holds if hold not in pieces]
+
+    def made_object(self, process: Process, size: int) -> tuple[int, str, str, str]:
+        """What memory can be bound to, and how: the calls that bind (a place to be named), unbind and end it."""
+        card = process.card
+        if self.multicasts and self.chance.random() < 0.7:
+            to = self.made(process, f"cuMulticastCreate & {{I:1,I:0,Q:{size},Q:0,Q:0}}")
+            self.does(process, f"cuMulticastAddDevice {to} {card}")
+            suffix = self.chance.choice(("", f"_v2 {card}")).split(" ")
+            return (
+                to, f"cuMulticastBind{{}}{suffix[0]} {to} {' '.join(suffix[1:])}", "cuMulticastUnbind",
+                f"cuMemRelease {to}",
+            )  # fmt: skip
+        if process.endpoint < 0:
+            process.endpoint = self.made(process, "cuLogicalEndpointIdReserve & 1")
+        to = process.endpoint
+        self.does(process, f"cuLogicalEndpointCreate {to} {{i:1,i:{card},Q:{size},i:0,i:0}}")
+        return to, f"cuLogicalEndpointBind{{}} {to} {card}", "cuLogicalEndpointUnbind", f"cuLogicalEndpointDestroy {to}"
+
+    def mapped(self, process: Process, handle: int, size: int) -> int:
+        """The address at which memory of a handle is mapped."""
+        address = self.made(process, f"cuMemAddressReserve & {size} 0 0 0")
+        self.does(process, f"cuMemMap {address} {size} 0 {handle} 0")
+        return address
 
     @staticmethod
     def binding(array: Hold, operation: int, memory: int = 0) -> str:
@@ -720,7 +746,7 @@ class History:
         """What a stream is still to free counts, and managed memory that replaces a pool's goes with its context."""
         before, within = len(process.holds), self.chance.random() < 0.3
         if within:
-            process.contexts.append(self.creates(process, process.card))
+            process.contexts.append(self.creates(process, process.card, CREATES))
             self.step_stream_ordered(process)
         word, stream = self.gate(process)
         freed = process.holds[before:] if within else list(self.chosen(process, "stream_ordered"))
@@ -770,14 +796,30 @@ class History:
         self.does(process, f"cuStreamWaitValue32_v2 {stream} {word} 1 0")
         return word, stream
 
+    def step_renewed_primary(self, process: Process) -> None:
+        """Some of what is allocated in a context goes with it. The rest was freed before."""
+        context = process.contexts[0]
+        if len(process.contexts) > 1 or process.code or process.execs or process.pools or process.endpoint >= 0:
+            return
+        for hold in [hold for hold in process.holds if hold.kind not in ("pointer", "managed", "array", "opened")]:
+            if hold in process.holds:  # and did not go with an array
+                self.ends(process, hold)
+        end = self.chance.choice(("Reset_v2", "Reset", "Release_v2"))
+        self.does(process, f"cuDevicePrimaryCtx{end} {process.card}")
+        process.holds = [hold for hold in process.holds if hold.context != context]
+        process.stacks.clear()
+        for other in self.processes:
+            other.client.left() if other is not process else None
+        process.contexts = [self.opens(process, process.card)]
+
     def step_primary(self, process: Process) -> None:
         """A context that is still held keeps its memory."""
         self.made(process, f"cuDevicePrimaryCtxRetain & {process.card}")
         self.does(process, f"cuDevicePrimaryCtxRelease_v2 {process.card}")
 
-    def creates(self, process: Process, card: int) -> int:
+    def creates(self, process: Process, card: int, calls: tuple[str, ...] = (GREEN, *CREATES)) -> int:
         """A further context, at times after one that the driver does not make."""
-        call = self.chance.choice(CREATES)
+        call = self.chance.choice(calls)
         if call == GREEN:
             buffer = self.ask(process, f"python ctypes.addressof(globals().setdefault('buffer',{BUFFER}))")[0]
             self.does(process, f"cuDeviceGetDevResource {card} {buffer} 1")
@@ -1047,12 +1089,15 @@ class History:
         workers = [
             self.box.uninitialized(nested=self.chance.random() < 0.3) for _ in range(self.chance.randrange(1, 6))
         ]
-        stay = self.chance.random() < 0.3
+        stay, race = (self.chance.random() < 0.3 for _ in range(2))
         if stay:  # with so much room, libvcuda does not look for their contexts until the card is full
             self.limits[process.card] = self.held(process.card) // MIB * MIB + 3 * GIB
             self.applies_limits()
-        for number, worker in enumerate(workers):
+        for worker in workers:
             worker.does("cuInit 0")
+        if race:
+            self.races_for_contexts(process, workers)
+        for number, worker in enumerate(() if race else workers):
             could = self.fits(process.card, self.context)  # those before it may end just after the call
             retain = f"cuDevicePrimaryCtxRetain & {process.card}"
             result = worker.numbers(retain)[0]
@@ -1069,6 +1114,18 @@ class History:
             self.step_pointer(process, self.rest(process.card))
         for worker in workers:
             worker.close()
+
+    def races_for_contexts(self, process: Process, workers: list[Client]) -> None:
+        """All make one at once, and one may be killed meanwhile."""
+        for worker in workers:
+            worker.send(f"cuDevicePrimaryCtxRetain & {process.card}")
+        if self.chance.random() < 0.5:
+            self.step_pointer(process, self.rest(process.card))
+        if self.chance.random() < 0.3:
+            workers.pop(self.chance.randrange(len(workers))).kill()
+        results = [worker.receive()[0] for worker in workers]
+        self.lines.append(f"contexts made at once: {results}")
+        assert "2" not in results or not self.fits(process.card, self.context), "refused, though it fits"
 
     def storm(self, process: Process, killed: bool = False) -> None:
         """All processes make calls from several threads at once."""
@@ -1205,9 +1262,9 @@ class Harsh(History):
         assert result == "0", line
         return int(key)
 
-    def creates(self, process: Process, card: int) -> int:
+    def creates(self, process: Process, card: int, calls: tuple[str, ...] = (GREEN, *CREATES)) -> int:
         self.leaves_little_room(card)
-        return super().creates(process, card)
+        return super().creates(process, card, calls)
 
     def step_workers(self, process: Process) -> None:
         self.leaves_little_room(process.card)
@@ -1247,7 +1304,8 @@ def runs(history: History) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS[:2])
 def test_what_is_charged_is_what_the_cards_hold(sim_box: Callable[..., SimBox], seed: int) -> None:
-    neighbour, box = sim_box("a100x2"), sim_box("a100x2")
+    profile = ("a100x2", "h200x8")[seed % 2]
+    neighbour, box = sim_box(profile), sim_box(profile)
     runs(History(box, seed, neighbour))
 
 
