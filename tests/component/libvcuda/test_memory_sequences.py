@@ -808,9 +808,13 @@ class History:
         self.does(process, f"cuDevicePrimaryCtx{end} {process.card}")
         process.holds = [hold for hold in process.holds if hold.context != context]
         process.stacks.clear()
+        try:
+            process.contexts = [self.opens(process, process.card)]
+        except Refused:
+            self.makes_room(process.card)
+            process.contexts = [self.opens(process, process.card)]
         for other in self.processes:
-            other.client.left() if other is not process else None
-        process.contexts = [self.opens(process, process.card)]
+            other.client.left()  # as in `ends`
 
     def step_primary(self, process: Process) -> None:
         """A context that is still held keeps its memory."""
@@ -871,7 +875,7 @@ class History:
 
     def opens(self, process: Process, card: int) -> int:
         """The process's context on the card, as the current one."""
-        context = self.made(process, f"cuDevicePrimaryCtxRetain & {card}")
+        context = self.made(process, f"cuDevicePrimaryCtxRetain & {card}", self.context)
         self.does(process, f"cuCtxSetCurrent {context}")
         return context
 
