@@ -384,7 +384,7 @@ static CUresult end_launch(struct graph_call *call, CUstream stream, CUresult re
 		graph_launches_freed();
 	end_charges(call, result == CUDA_SUCCESS ? &stream : NULL);
 	leave(call);
-	pools_freed();
+	pools_freed(stream);
 	return result;
 }
 

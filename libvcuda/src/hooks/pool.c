@@ -224,7 +224,6 @@ EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, 
 static CUresult reconciled(CUresult result)
 {
 	if (result == CUDA_SUCCESS && guard_enter()) {
-		pools_freed();
 		graph_launches_freed();
 		pools_reconcile();
 		guard_leave();
@@ -232,12 +231,14 @@ static CUresult reconciled(CUresult result)
 	return result;
 }
 
-static CUresult free_async(struct allocation *entry, CUdeviceptr pointer, CUresult result)
+static CUresult free_async(struct allocation *entry, CUdeviceptr pointer, CUstream stream, CUresult result)
 {
 	bool pooled = !entry;
 
-	if (pooled && result == CUDA_SUCCESS)
+	if (pooled && result == CUDA_SUCCESS) {
 		sharing_pointer_freed(pointer);
+		pools_freed(stream);
+	}
 	result = charge_give_back(entry, result);
 	return pooled ? reconciled(result) : result;
 }
@@ -264,7 +265,7 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 
 	if (is_managed_fallback(entry))
 		return GUARDED(free_managed(entry, stream));
-	return free_async(entry, pointer, GUARDED(REAL(cuMemFreeAsync, pointer, stream)));
+	return free_async(entry, pointer, stream, GUARDED(REAL(cuMemFreeAsync, pointer, stream)));
 }
 
 EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
@@ -273,17 +274,18 @@ EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 
 	if (is_managed_fallback(entry))
 		return GUARDED(free_managed(entry, stream ? stream : CU_STREAM_PER_THREAD));
-	return free_async(entry, pointer, GUARDED(REAL(cuMemFreeAsync_ptsz, pointer, stream)));
+	return free_async(entry, pointer, stream ? stream : CU_STREAM_PER_THREAD,
+			  GUARDED(REAL(cuMemFreeAsync_ptsz, pointer, stream)));
 }
 
-/* Costs a program that synchronizes all the time one load, unless its pools are still to give memory back. */
-static CUresult synchronized(CUresult result)
+/* Costs a program that synchronizes all the time some loads, unless its pools are still to give memory back. */
+static CUresult synchronized(CUstream stream, CUresult result)
 {
 	CUdevice device;
 
 	if (guard_enter()) {
 		managed_free_complete();
-		pools_reconcile_if_dirty();
+		pools_synchronized(stream);
 		if (context_overhead_is_unaccounted() && device_limits_current_device(&device))
 			context_overhead_follow_rarely(device);
 		guard_leave();
@@ -292,36 +294,36 @@ static CUresult synchronized(CUresult result)
 }
 
 /* The accounting of the card's time needs to know which work has ended. */
-#define SYNCHRONIZE(stream, meaning, ...) \
+#define SYNCHRONIZE(stream, meaning, with, ...) \
 	bool noted = compute_launch_waiting(stream, meaning); \
-	CUresult result = synchronized(REAL(__VA_ARGS__)); \
+	CUresult result = synchronized(with, REAL(__VA_ARGS__)); \
 	if (noted) \
 		compute_launch_waited(stream, meaning); \
 	return result
 
 EXPORT CUresult cuStreamSynchronize(CUstream stream)
 {
-	SYNCHRONIZE(stream, STREAM_LEGACY, cuStreamSynchronize, stream);
+	SYNCHRONIZE(stream, STREAM_LEGACY, stream ? stream : CU_STREAM_LEGACY, cuStreamSynchronize, stream);
 }
 
 EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
 {
-	SYNCHRONIZE(stream, STREAM_PER_THREAD, cuStreamSynchronize_ptsz, stream);
+	SYNCHRONIZE(stream, STREAM_PER_THREAD, stream ? stream : CU_STREAM_PER_THREAD, cuStreamSynchronize_ptsz, stream);
 }
 
 EXPORT CUresult cuEventSynchronize(CUevent event)
 {
-	return synchronized(REAL(cuEventSynchronize, event));
+	return synchronized(SOME_STREAM, REAL(cuEventSynchronize, event));
 }
 
 EXPORT CUresult cuCtxSynchronize(void)
 {
-	SYNCHRONIZE(NULL, STREAMS_ALL, cuCtxSynchronize);
+	SYNCHRONIZE(NULL, STREAMS_ALL, EVERY_STREAM, cuCtxSynchronize);
 }
 
 EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)
 {
-	return synchronized(REAL(cuCtxSynchronize_v2, context));
+	return synchronized(EVERY_STREAM, REAL(cuCtxSynchronize_v2, context));
 }
 
 /* ---- pools ---- */

@@ -62,7 +62,7 @@ static uint64_t blocks(uint64_t elements, unsigned int side)
 
 static uint64_t level_size(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, const struct format *format, unsigned int level)
 {
-	bool layered = descriptor->flags & CUDA_ARRAY3D_LAYERED;
+	bool layered = descriptor->flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
 	uint64_t width = at_least_one(descriptor->width >> level);
 	uint64_t height = at_least_one(descriptor->height >> level);
 	uint64_t depth = at_least_one(layered ? descriptor->depth : descriptor->depth >> level);

@@ -53,6 +53,7 @@ static struct pool *pools;
 static _Atomic uint64_t chunk = CHUNK; /* bytes; what the driver's pools grow by divides it, as far as is known */
 static atomic_bool any;
 static atomic_bool dirty;
+static _Atomic(CUstream) freeing; /* the stream that may still have memory to free into a pool; NULL: none has */
 static _Thread_local bool has_lock;
 
 /* A forked child has no pools of its own yet and cannot use its parent's. */
@@ -62,6 +63,7 @@ static void pools_after_fork(void)
 	pools = NULL;
 	atomic_store(&any, false);
 	atomic_store(&dirty, false);
+	atomic_store(&freeing, NULL);
 }
 
 static bool refresh_pending(void);
@@ -693,16 +695,24 @@ void pools_reconcile(void)
 	unlock_pools();
 }
 
-void pools_reconcile_if_dirty(void)
+void pools_synchronized(CUstream stream)
 {
-	if (!atomic_load_explicit(&dirty, memory_order_relaxed))
+	CUstream frees = atomic_load_explicit(&freeing, memory_order_relaxed);
+
+	if (!frees && !atomic_load_explicit(&dirty, memory_order_relaxed))
 		return;
+	if (frees && (stream == EVERY_STREAM || stream == frees))
+		(void)atomic_compare_exchange_strong(&freeing, &frees, NULL);
 	atomic_store(&dirty, false);
 	pools_reconcile();
 }
 
-void pools_freed(void)
+/* Each thread has a stream of its own by the name CU_STREAM_PER_THREAD. */
+void pools_freed(CUstream stream)
 {
-	if (atomic_load_explicit(&any, memory_order_relaxed))
-		atomic_store(&dirty, true);
+	CUstream frees = NULL, in = stream == CU_STREAM_PER_THREAD ? EVERY_STREAM : stream ? stream : CU_STREAM_LEGACY;
+
+	if (atomic_load_explicit(&any, memory_order_relaxed) &&
+	    !atomic_compare_exchange_strong(&freeing, &frees, in) && frees != in)
+		atomic_store(&freeing, EVERY_STREAM);
 }

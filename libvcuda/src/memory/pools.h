@@ -83,8 +83,12 @@ bool pools_reclaim(int card);
 /* Sets each booking to what the pool holds now. */
 void pools_reconcile(void);
 
-/* The same if memory was freed into a pool that has not given it back yet. Costs one load otherwise. */
-void pools_reconcile_if_dirty(void);
-void pools_freed(void);
+/* The same after a synchronization with the stream, if a pool is still to give memory back. Costs two loads otherwise. */
+#define EVERY_STREAM ((CUstream)(uintptr_t)-1)
+#define SOME_STREAM NULL
+void pools_synchronized(CUstream stream);
+
+/* The stream frees memory into a pool when it gets there. */
+void pools_freed(CUstream stream);
 
 #endif

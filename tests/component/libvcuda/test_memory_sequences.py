@@ -81,7 +81,7 @@ ALIKE = {
 GREEN = "cuGreenCtxCreate & {resources} {card} 1"
 BUFFER = "ctypes.create_string_buffer(512)"
 CREATES = ("cuCtxCreate_v2 & 0", "cuCtxCreate_v3 & 0 0 0", "cuCtxCreate_v4 & 0 0")
-FLOAT, LAYERED, SPARSE = 32, 1, 64
+FLOAT, LAYERED, CUBEMAP, SPARSE = 32, 1, 4, 64
 MIPMAP_END = "cuMipmappedArrayDestroy"
 EXPORTS = ("export", "dma_buf")
 SHARED = (*EXPORTS, "imported", "imported_map", "maps", "binding", "external", "opened")
@@ -314,11 +314,16 @@ class History:
     def some_array(self) -> tuple[str, int]:
         """The call that makes an array of 64 KiB or more in each level, and its bytes."""
         width, height, depth = (1 << self.chance.randrange(low, high) for low, high in ((7, 10), (7, 9), (2, 5)))
-        channels, layered, levels = self.chance.choice((1, 2, 4)), self.chance.random() < 0.5, self.chance.randrange(4)
-        flags = LAYERED if layered else 0
+        channels, flags, levels = (
+            self.chance.choice((1, 2, 4)),
+            self.chance.choice((0, LAYERED, CUBEMAP)),
+            self.chance.randrange(4),
+        )
+        if flags == CUBEMAP:
+            height, depth = width, 6
         shape = f"{{Q:{width},Q:{height},Q:{depth},i:{FLOAT},i:{channels},i:{flags}}}"
         sizes = [
-            4 * channels * (width >> level) * (height >> level) * (depth if layered else max(depth >> level, 1))
+            4 * channels * (width >> level) * (height >> level) * (depth if flags else max(depth >> level, 1))
             for level in range(levels or 1)
         ]
         while sizes[-1] < 64 << 10:
@@ -380,7 +385,10 @@ class History:
             self.makes(process, "sparse_array", 0, call.replace("SHAPE", shape), f"{end} KEY", process.contexts[0])
 
     def step_stream_ordered(self, process: Process, size: int = 0) -> None:
-        size, end = size or self.some_size(process.card), self.chance.choice(("cuMemFreeAsync KEY 0", "cuMemFree_v2 KEY"))
+        size, end = (
+            size or self.some_size(process.card),
+            self.chance.choice(("cuMemFreeAsync KEY 0", "cuMemFree_v2 KEY")),
+        )
         self.makes(process, "stream_ordered", size, f"cuMemAllocAsync & {size} 0", end)
 
     def step_pool(self, process: Process) -> None:
@@ -748,6 +756,8 @@ class History:
         if within:
             process.contexts.append(self.creates(process, process.card, CREATES))
             self.step_stream_ordered(process)
+        if not within and not process.keeps:
+            self.frees_by_two_streams(process)
         word, stream = self.gate(process)
         freed = process.holds[before:] if within else list(self.chosen(process, "stream_ordered"))
         for hold in freed:
@@ -764,6 +774,19 @@ class History:
             process.client.left()  # a look is enough: no call synchronizes
         for hold in freed:
             process.holds.remove(hold)
+
+    def frees_by_two_streams(self, process: Process) -> None:
+        """One after the other; whoever waits for a stream sees what it has freed."""
+        for _ in range(2):
+            self.step_stream_ordered(process, CHUNK)
+        gates = [(hold, *self.gate(process)) for hold in process.of("stream_ordered")[:2]]
+        for hold, _, stream in gates:
+            self.does(process, f"cuMemFreeAsync {hold.key} {stream}")
+        for hold, word, stream in gates:
+            self.ask(process, f"python ctypes.memset({word},1,1)")
+            self.does(process, f"cuStreamSynchronize {stream}")
+            process.holds.remove(hold)
+            self.check()
 
     def step_destroy_graph(self, process: Process) -> None:
         """One that holds memory, and one without any."""
