@@ -1,6 +1,7 @@
 /* See base/peers.h. */
 #include "base/peers.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -9,7 +10,12 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-enum { CGROUPS = 4096 }; /* bytes of /proc/<pid>/cgroup; a longer file is compared as far as this */
+#include "base/process.h"
+
+enum {
+	CGROUPS = 4096, /* bytes of /proc/<pid>/cgroup; a longer file is compared as far as this */
+	THREADS = 16,   /* of a process, that are looked at */
+};
 
 static ssize_t read_cgroups(const char *path, char text[CGROUPS])
 {
@@ -27,15 +33,33 @@ bool peers_is_visible(unsigned int pid)
 	return kill((pid_t)pid, 0) == 0 || errno != ESRCH;
 }
 
+/* Whether one of the process's threads has these cgroups. Of a main thread that has ended cgroup v1 tells nothing. */
+static bool has_thread_in(unsigned int pid, const char *cgroups, ssize_t length)
+{
+	char path[PROCESS_PATH], other[CGROUPS];
+	const struct dirent *entry;
+	bool found = false;
+
+	snprintf(path, sizeof(path), "/proc/%u/task", pid);
+	DIR *tasks = opendir(path);
+	for (int looked = 0; tasks && !found && looked < THREADS && (entry = readdir(tasks)); looked++) {
+		snprintf(path, sizeof(path), "/proc/%u/task/%.20s/cgroup", pid, entry->d_name);
+		found = read_cgroups(path, other) == length && !memcmp(cgroups, other, (size_t)length);
+	}
+	if (tasks)
+		closedir(tasks);
+	return found;
+}
+
 bool peers_is_member(unsigned int pid)
 {
-	char path[40], own[CGROUPS], other[CGROUPS];
+	char path[PROCESS_PATH], own[CGROUPS];
 
 	if (pid == (unsigned int)getpid())
 		return true;
 	if (!peers_is_visible(pid))
 		return false;
-	snprintf(path, sizeof(path), "/proc/%u/cgroup", pid);
-	ssize_t length = read_cgroups("/proc/self/cgroup", own);
-	return length > 0 && read_cgroups(path, other) == length && !memcmp(own, other, (size_t)length);
+	process_path(path, "cgroup");
+	ssize_t length = read_cgroups(path, own);
+	return length > 0 && has_thread_in(pid, own, length);
 }

@@ -71,12 +71,20 @@ static bool read_stat(const char *path, struct stat_line *line)
 	return parse_stat(text, line);
 }
 
-/* Returns the inode in a link text such as `pid:[4026531836]`. 0: the kernel has no such namespace. */
-static uint64_t namespace_inode(const char *path)
+void process_path(char path[PROCESS_PATH], const char *name)
 {
-	char text[64];
-	ssize_t length = readlink(path, text, sizeof(text) - 1);
+	snprintf(path, PROCESS_PATH, "/proc/thread-self/%s", name);
+	if (access(path, F_OK) < 0) /* before Linux 3.17 */
+		snprintf(path, PROCESS_PATH, "/proc/self/%s", name);
+}
 
+/* Returns the inode in a link text such as `pid:[4026531836]`. 0: the kernel has no such namespace. */
+static uint64_t namespace_inode(const char *name)
+{
+	char text[64], path[PROCESS_PATH];
+
+	process_path(path, name);
+	ssize_t length = readlink(path, text, sizeof(text) - 1);
 	if (length <= 0)
 		return 0;
 	text[length] = '\0';
@@ -103,7 +111,7 @@ void process_identify(struct process_identity *self)
 	if (read_stat("/proc/self/stat", &line) && line.pid == pid) /* otherwise /proc is of another pid namespace */
 		start = line.start;
 	self->owner = start << VGPU_USAGE_PID_BITS | (pid & PID_MASK);
-	self->namespaces = namespace_inode("/proc/self/ns/time") << 32 | namespace_inode("/proc/self/ns/pid");
+	self->namespaces = namespace_inode("ns/time") << 32 | namespace_inode("ns/pid");
 	if (!self->namespaces)
 		self->namespaces = UINT64_MAX;
 	self->image = image_nonce();

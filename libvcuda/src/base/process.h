@@ -22,6 +22,10 @@ struct process_identity {
 
 void process_identify(struct process_identity *self);
 
+/* The path of `name` below /proc of the calling thread: /proc/self has no files and namespaces once its main thread ended. */
+#define PROCESS_PATH 64
+void process_path(char path[PROCESS_PATH], const char *name);
+
 /*
  * PASSING checks whether the pid exists, with one system call. THOROUGH also checks whether it is still the same
  * process and no zombie, for which it reads /proc.

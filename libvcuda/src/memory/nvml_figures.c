@@ -8,14 +8,16 @@
 #include <unistd.h>
 
 #include "base/peers.h"
+#include "base/process.h"
 
 /* In the initial pid namespace the host's pids are this namespace's. */
 static bool namespace_is_the_hosts(void)
 {
 	static const char initial[] = "pid:[4026531836]"; /* PROC_PID_INIT_INO; stat(2) would want a newer glibc */
-	char name[sizeof(initial) + 16];
+	char name[sizeof(initial) + 16], path[PROCESS_PATH];
 
-	return readlink("/proc/self/ns/pid", name, sizeof(name)) == (ssize_t)sizeof(initial) - 1 &&
+	process_path(path, "ns/pid");
+	return readlink(path, name, sizeof(name)) == (ssize_t)sizeof(initial) - 1 &&
 	       memcmp(name, initial, sizeof(initial) - 1) == 0;
 }
 

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/process.h"
 #include "memory/unlisted.h"
 #include "shared/share_locks.h"
 #include "shared/usage.h"
@@ -82,9 +83,10 @@ static void watch_descriptor(int fd, uint32_t id)
 
 static bool is_own_watch(void)
 {
-	char path[40], target[32] = "";
+	char path[PROCESS_PATH], name[24], target[32] = "";
 
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", watch);
+	snprintf(name, sizeof(name), "fd/%d", watch);
+	process_path(path, name);
 	return watch >= 0 && readlink(path, target, sizeof(target) - 1) > 0 &&
 	       !strcmp(target, "anon_inode:[eventpoll]");
 }
@@ -95,13 +97,14 @@ static bool is_own_watch(void)
  */
 static bool is_open_somewhere(uint32_t id)
 {
-	char path[40], line[256], wanted[24];
+	char path[PROCESS_PATH], name[24], line[256], wanted[24];
 	bool is_open = false;
 
 	if (atomic_load(&is_unwatched) || !is_own_watch())
 		return true;
 	snprintf(wanted, sizeof(wanted), "%llx", (unsigned long long)(WATCHED | id));
-	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", watch);
+	snprintf(name, sizeof(name), "fdinfo/%d", watch);
+	process_path(path, name);
 	FILE *file = fopen(path, "re");
 	if (!file)
 		return true;

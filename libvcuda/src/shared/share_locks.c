@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/atomics.h"
+#include "base/process.h"
 #include "shared/usage_region.h"
 #include "vgpu_limits.h"
 
@@ -258,10 +259,11 @@ static bool parse_tag(const char *line, struct share *share)
 
 bool share_locks_read_tag(int fd, struct share *share)
 {
-	char path[40], line[256];
+	char path[PROCESS_PATH], name[24], line[256];
 	bool is_found = false;
 
-	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	snprintf(name, sizeof(name), "fdinfo/%d", fd);
+	process_path(path, name);
 	FILE *file = fopen(path, "re");
 	while (file && !is_found && fgets(line, sizeof(line), file)) {
 		line[strcspn(line, "\n")] = '\0';

@@ -96,11 +96,12 @@ POOL = "{i:1,i:0,i:1,i:%d,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0}"
 MANAGED_POOL = POOL.replace("i:1", "i:2", 1)
 PHYSICAL = "{i:1,i:1,i:1,i:%d,q:0,q:0}"
 NO_STREAM, NO_DEVICE, NO_FLAGS = 4096, 99, 1 << 30
-#: Calls that the driver refuses. KEY, WITHIN: a pointer, and another in it; PHYSICAL has SIZE; BINDING: to an array.
+#: Calls that the driver refuses. KEY, WITHIN: a pointer, and another in it; PHYSICAL has SIZE; BINDING: to an array; 2 MiB
+#: more are MAPPED.
 MISTAKES = (
     "cuMemMap 4096 SIZE 0 PHYSICAL 0", "BINDING 1 0", "cuMemRelease 12345", "cuMemFree_v2 4096",
     f"cuMemFreeAsync KEY {NO_STREAM}", "cuMemFree_v2 WITHIN", "cuMemFreeAsync WITHIN 0", "cuArrayDestroy KEY",
-    f"cuCtxCreate_v2 & 0 {NO_DEVICE}", "cuMemAlloc_v2 & 0", f"cuMemAlloc_v2 & {1 << 60}",
+    "cuMemUnmap MAPPED 2097152", f"cuCtxCreate_v2 & 0 {NO_DEVICE}", "cuMemAlloc_v2 & 0", f"cuMemAlloc_v2 & {1 << 60}",
 )  # fmt: skip
 
 
@@ -124,6 +125,7 @@ class Hold:
     end: str  #: the call that ends it; without a key of its own, in the context in which it was made
     context: int = 0  #: with which it goes; 0: it outlives contexts
     within: Hold | None = None  #: the array with which it goes
+    level: int = 0  #: of the array
 
 
 @dataclass(eq=False)
@@ -314,11 +316,8 @@ class History:
     def some_array(self) -> tuple[str, int]:
         """The call that makes an array of 64 KiB or more in each level, and its bytes."""
         width, height, depth = (1 << self.chance.randrange(low, high) for low, high in ((7, 10), (7, 9), (2, 5)))
-        channels, flags, levels = (
-            self.chance.choice((1, 2, 4)),
-            self.chance.choice((0, LAYERED, CUBEMAP)),
-            self.chance.randrange(4),
-        )
+        channels, levels = self.chance.choice((1, 2, 4)), self.chance.randrange(4)
+        flags = self.chance.choice((0, LAYERED, CUBEMAP))
         if flags == CUBEMAP:
             height, depth = width, 6
         shape = f"{{Q:{width},Q:{height},Q:{depth},i:{FLOAT},i:{channels},i:{flags}}}"
@@ -385,10 +384,8 @@ class History:
             self.makes(process, "sparse_array", 0, call.replace("SHAPE", shape), f"{end} KEY", process.contexts[0])
 
     def step_stream_ordered(self, process: Process, size: int = 0) -> None:
-        size, end = (
-            size or self.some_size(process.card),
-            self.chance.choice(("cuMemFreeAsync KEY 0", "cuMemFree_v2 KEY")),
-        )
+        size = size or self.some_size(process.card)
+        end = self.chance.choice(("cuMemFreeAsync KEY 0", "cuMemFree_v2 KEY"))
         self.makes(process, "stream_ordered", size, f"cuMemAllocAsync & {size} 0", end)
 
     def step_pool(self, process: Process) -> None:
@@ -439,14 +436,20 @@ class History:
             self.does(process, f"cuMemPoolDestroy {pool}")
             del process.pools[pool]
 
+    def step_look(self, process: Process) -> None:
+        """libvcuda looks at NVML's figure."""
+        self.does(process, f"cuCtxSetLimit 1 {MIB}")
+
     def step_mistake(self, process: Process) -> None:
         """Calls that the driver refuses change nothing."""
         for array in self.chosen(process, "array"):
             for hold in self.chosen(process, "physical"):
-                for pointer in self.chosen(process, "pointer", "stream_ordered"):
+                pointers, maps = self.chosen(process, "pointer", "stream_ordered"), process.of("map")
+                mapped = next((map.key for map in maps if map.memory.size > 2 * MIB), 4096)
+                for pointer in pointers:
                     binding = f"cuMemMapArrayAsync {self.binding(array, MAP, hold.key)}"
                     words = {"KEY": pointer.key, "WITHIN": pointer.key + 4096, "SIZE": hold.memory.size,
-                             "PHYSICAL": hold.key, "BINDING": binding}  # fmt: skip
+                             "PHYSICAL": hold.key, "BINDING": binding, "MAPPED": mapped}  # fmt: skip
                     for line in self.chance.sample(MISTAKES, 4):
                         filled = " ".join(str(words.get(word, word)) for word in line.split())
                         assert self.ask(process, filled)[0] != "0", filled
@@ -545,9 +548,13 @@ class History:
             process.holds.append(Hold(hold.memory, "imported", handle, "cuMemRelease KEY"))
 
     def step_external(self, process: Process) -> None:
-        """The import takes the descriptor."""
+        """The import takes the descriptor, unless no context is current."""
         for hold in self.chosen(process, "export"):
             line = f"cuImportExternalMemory & {{i:1,i:0,i:{hold.key},i:0,q:0,q:{hold.memory.size},q:0}}"
+            if self.chance.random() < 0.3:
+                self.does(process, "cuCtxSetCurrent 0")
+                assert self.ask(process, line)[0] != "0"
+                self.does(process, f"cuCtxSetCurrent {process.contexts[-1]}")
             memory = self.made(process, line)
             process.holds[process.holds.index(hold)] = Hold(
                 hold.memory, "external", memory, "cuDestroyExternalMemory KEY", process.contexts[-1]
@@ -556,10 +563,11 @@ class History:
     def step_bind(self, process: Process) -> None:
         for array in self.chosen(process, "sparse_array"):
             for hold in self.chosen(process, "physical", "imported"):
-                self.does(process, f"cuMemMapArrayAsync {self.binding(array, MAP, hold.key)} 1 0")
-                unbind = f"cuMemMapArrayAsync {self.binding(array, UNMAP)} 1 0"
-                process.holds = [other for other in process.holds if other.within is not array]
-                process.holds.append(Hold(hold.memory, "binding", array.key, unbind, within=array))
+                level = self.chance.randrange(3) if MIPMAP_END in array.end else 0
+                self.does(process, f"cuMemMapArrayAsync {self.binding(array, MAP, hold.key, level)} 1 0")
+                unbind = f"cuMemMapArrayAsync {self.binding(array, UNMAP, level=level)} 1 0"
+                process.holds = [other for other in process.holds if (other.within, other.level) != (array, level)]
+                process.holds.append(Hold(hold.memory, "binding", array.key, unbind, within=array, level=level))
                 self.ends(process, hold)
                 self.check()
                 if self.chance.random() < 0.7:
@@ -619,9 +627,9 @@ class History:
         return address
 
     @staticmethod
-    def binding(array: Hold, operation: int, memory: int = 0) -> str:
-        """A CUarrayMapInfo: the whole first level."""
-        part = "i:0,i:0,I:0,I:0,I:0,I:0,I:0,I:16384,I:8192,I:1"
+    def binding(array: Hold, operation: int, memory: int = 0, level: int = 0) -> str:
+        """A CUarrayMapInfo: the whole level."""
+        part = f"i:0,i:0,I:{level},I:0,I:0,I:0,I:0,I:{16384 >> level},I:{8192 >> level},I:1"
         kind = int(MIPMAP_END in array.end)
         return f"{{i:{kind},i:0,Q:{array.key},{part},i:{operation},i:0,Q:{memory},Q:0,I:1,I:0,I:0,I:0}}"
 
@@ -700,7 +708,10 @@ class History:
         graph = self.made(process, "cuGraphCreate & 0")
         nodes = [(card, self.some_size(card)) for card in CARDS for _ in range(self.chance.choice((1, 1, 2)))]
         for node in nodes:
-            self.made(process, f"cuGraphAddMemAllocNode & {graph} 0 0 {NODE % node}")
+            made = self.made(process, f"cuGraphAddMemAllocNode & {graph} 0 0 {NODE % node}")
+            if self.chance.random() < 0.3:
+                pointer = self.made(process, f"cuGraphMemAllocNodeGetParams {made} &120")
+                self.made(process, f"cuGraphAddMemFreeNode & {graph} {{Q:{made}}} 1 {pointer}")
         sizes = [sum(size for on, size in nodes if on == card) for card in CARDS]
         if self.chance.random() < 0.3:
             child, graph = graph, self.made(process, "cuGraphCreate & 0")
@@ -809,6 +820,10 @@ class History:
                 for card, size in enumerate(sizes):
                     self.does(process, f"cuDeviceGraphMemTrim {card}")
                     assert not self.exact or self.charged(card) == min(self.live(card) + size, self.limits[card])
+                if self.chance.random() < 0.3:
+                    self.does(process, f"cuGraphExecDestroy {executable}")
+                    del process.execs[executable]
+                    self.step_pointer(process, self.rest(process.card))
         self.ask(process, f"python ctypes.memset({word},1,1)")
         self.does(process, f"cuStreamSynchronize {stream}")
 
@@ -909,7 +924,10 @@ class History:
             return  # it gets no stream there
         context = self.opens(process, card)
         for _ in range(self.chance.choice((0, 3))):
-            self.destroys(process, self.creates(process, card))
+            further = self.creates(process, card)
+            if self.chance.random() < 0.5:
+                self.does(process, f"cuCtxSetCurrent {process.contexts[-1]}")
+            self.destroys(process, further)
         self.does(process, f"cuCtxSetCurrent {context}")
         stream, size = self.made(process, f"cuStreamCreate & {NON_BLOCKING}"), self.some_size(card)
         self.makes(process, "pointer", size, f"cuMemAlloc_v2 & {size}", "cuMemFree_v2 KEY", context, card)
@@ -990,10 +1008,20 @@ class History:
         """A child has nothing of its parent's, and can call nothing. It may outlive its parent."""
         if self.chance.random() < 0.5:
             self.ask(process, "orphan")
+            if not self.is_over(process.card):
+                self.step_open(process)
+                for hold in [hold for hold in process.of("pointer") if hold.memory.exported]:
+                    self.ends(process, hold)
             return
         self.ask(process, "fork")
         assert self.ask(process, "cuMemAlloc_v2 & 4096")[0] == str(NOT_INITIALIZED)
         assert self.ask(process, "exit") == ["0"]
+
+    def step_leave(self, process: Process) -> None:
+        """The main thread ends, and another goes on: to the kernel's eye a zombie that lives."""
+        if self.chance.random() < 0.3:
+            self.does(process, "leave")
+            self.does(process, f"cuCtxSetCurrent {process.contexts[-1]}")
 
     def closes_exports(self, process: Process) -> None:
         """Memory that only files keep after its maker's end is found by nobody (docs/memory-limit.md)."""
@@ -1131,7 +1159,9 @@ class History:
             if result and could and not stay:  # of one that ends just now the memory may be free and its lock not yet
                 for ending in workers[:number]:
                     ending.process.wait(60)
-                result = worker.numbers(retain)[0]
+                result = worker.numbers(f"thread {retain}")[0]
+            elif result:
+                result = worker.numbers(f"thread {retain}")[0]  # which waits for nobody
             self.lines.append(f"a worker's context: {result}")
             assert result == 0 or not could, "refused, though it fits"
             assert worker.process.stdin

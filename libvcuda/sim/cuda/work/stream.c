@@ -49,11 +49,14 @@ static struct sim_stream *legacy_stream(struct sim_context *context)
 static struct sim_stream *own_stream(struct sim_context *context)
 {
 	for (unsigned i = 0; i < SIM_MAX_CARDS; i++)
-		if (own_streams[i].context == context && is_of(own_streams[i].stream, context))
+		if (own_streams[i].context == context && is_of(own_streams[i].stream, context) &&
+		    own_streams[i].stream->owner == &own_streams[i]) /* else another stream lies there now */
 			return own_streams[i].stream;
 	unsigned place = last_own++ % SIM_MAX_CARDS;
 	own_streams[place].context = context;
 	own_streams[place].stream = create_stream(context, 0, 0);
+	if (own_streams[place].stream)
+		own_streams[place].stream->owner = &own_streams[place];
 	return own_streams[place].stream;
 }
 

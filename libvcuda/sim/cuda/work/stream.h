@@ -13,6 +13,7 @@ struct sim_stream {
 	unsigned flags;
 	int priority;
 	bool is_legacy;
+	const void *owner; /* of a thread's own stream: what the thread remembers it by */
 	bool is_ending; /* the handle was destroyed */
 	struct sim_place place;
 	struct sim_engine *engine;
