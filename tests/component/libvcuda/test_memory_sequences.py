@@ -96,8 +96,8 @@ POOL = "{i:1,i:0,i:1,i:%d,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0}"
 MANAGED_POOL = POOL.replace("i:1", "i:2", 1)
 PHYSICAL = "{i:1,i:1,i:1,i:%d,q:0,q:0}"
 NO_STREAM, NO_DEVICE, NO_FLAGS = 4096, 99, 1 << 30
-#: Calls that the driver refuses. KEY, WITHIN: a pointer, and another in it; PHYSICAL has SIZE; BINDING: to an array; 2 MiB
-#: more are MAPPED.
+#: Calls that the driver refuses. KEY, WITHIN: a pointer, and another in it; PHYSICAL has SIZE; BINDING: to an array;
+#: at MAPPED more than 2 MiB are mapped.
 MISTAKES = (
     "cuMemMap 4096 SIZE 0 PHYSICAL 0", "BINDING 1 0", "cuMemRelease 12345", "cuMemFree_v2 4096",
     f"cuMemFreeAsync KEY {NO_STREAM}", "cuMemFree_v2 WITHIN", "cuMemFreeAsync WITHIN 0", "cuArrayDestroy KEY",
@@ -553,7 +553,8 @@ class History:
             line = f"cuImportExternalMemory & {{i:1,i:0,i:{hold.key},i:0,q:0,q:{hold.memory.size},q:0}}"
             if self.chance.random() < 0.3:
                 self.does(process, "cuCtxSetCurrent 0")
-                assert self.ask(process, line)[0] != "0"
+                if self.ask(process, "cuCtxGetCurrent &")[1] == "0":
+                    assert self.ask(process, line)[0] != "0"
                 self.does(process, f"cuCtxSetCurrent {process.contexts[-1]}")
             memory = self.made(process, line)
             process.holds[process.holds.index(hold)] = Hold(
@@ -1173,16 +1174,21 @@ class History:
             worker.close()
 
     def races_for_contexts(self, process: Process, workers: list[Client]) -> None:
-        """All make one at once, and one may be killed meanwhile."""
+        """All make one at once. One may be killed meanwhile, and have had the room that others found taken."""
         for worker in workers:
             worker.send(f"cuDevicePrimaryCtxRetain & {process.card}")
         if self.chance.random() < 0.5:
-            self.step_pointer(process, self.rest(process.card))
-        if self.chance.random() < 0.3:
+            size = self.rest(process.card)
+            result, key = self.ask(process, f"cuMemAlloc_v2 & {size}")
+            if result == "0":
+                hold = Hold(Memory(process.card, size), "pointer", int(key), "cuMemFree_v2 KEY", process.contexts[-1])
+                process.holds.append(hold)
+        is_killed = self.chance.random() < 0.3
+        if is_killed:
             workers.pop(self.chance.randrange(len(workers))).kill()
         results = [worker.receive()[0] for worker in workers]
         self.lines.append(f"contexts made at once: {results}")
-        assert "2" not in results or not self.fits(process.card, self.context), "refused, though it fits"
+        assert is_killed or "2" not in results or not self.fits(process.card, self.context), "refused, though it fits"
 
     def storm(self, process: Process, killed: bool = False) -> None:
         """All processes make calls from several threads at once."""

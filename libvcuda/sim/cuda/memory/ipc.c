@@ -3,6 +3,7 @@
  * maps it and keeps its bytes if the exporter ends. Events of another process are in cuda/work/ipc_event.c; pools that
  * are exported in cuda/memory/pool_share.c.
  */
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,12 +50,27 @@ bool sim_ipc_put_file(struct sim_ipc_handle *handle, int fd)
 	return true;
 }
 
-int sim_ipc_open(const struct sim_ipc_handle *handle)
+/* By any of the exporter's threads: its main one may have ended. */
+static int open_of(const struct sim_ipc_handle *handle)
 {
 	char path[64];
+	const struct dirent *entry;
+	int fd = -1;
 
-	snprintf(path, sizeof path, "/proc/%d/fd/%d", handle->pid, handle->fd);
-	int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	snprintf(path, sizeof path, "/proc/%d/task", handle->pid);
+	DIR *tasks = opendir(path);
+	while (tasks && fd < 0 && (entry = readdir(tasks))) {
+		snprintf(path, sizeof path, "/proc/%d/task/%.20s/fd/%d", handle->pid, entry->d_name, handle->fd);
+		fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	}
+	if (tasks)
+		closedir(tasks);
+	return fd;
+}
+
+int sim_ipc_open(const struct sim_ipc_handle *handle)
+{
+	int fd = open_of(handle);
 	struct stat st;
 	if (fd < 0 || (fstat(fd, &st) == 0 && st.st_ino == handle->file))
 		return fd;
