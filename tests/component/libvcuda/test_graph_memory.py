@@ -69,19 +69,6 @@ def test_a_second_graph_waits_for_the_first_ones_memory(t4: SimBox, client: Clie
     assert (t4.held(), client.left()) == (0, LIMIT)
 
 
-def test_a_graph_launched_again_takes_its_memory_once(t4: SimBox, client: Client) -> None:
-    executable = graph_exec(client, LIMIT, frees=True)  # so that no byte more has room
-    gate = Gate(client)
-    for _ in range(20):
-        client.does(f"cuGraphLaunch {executable} {gate.stream}")
-    assert client.left() == 0
-    gate.open()
-    assert t4.held() == t4.usage()[2] == LIMIT
-    client.does(f"cuGraphExecDestroy {executable}")
-    client.does("cuDeviceGraphMemTrim 0")
-    assert (t4.held(), client.left()) == (0, LIMIT)
-
-
 def test_what_a_graph_left_and_somebody_freed_counts_anew(t4: SimBox, client: Client) -> None:
     """Otherwise libvcuda would take another graph's memory for this graph's."""
     executable = graph_exec(client, MOST, flags=AUTO_FREE)
@@ -119,19 +106,6 @@ def test_a_graph_of_two_cards_fits_both_to_the_byte(sim_box: Callable[..., SimBo
     for card in range(2):
         client.made(f"cuGraphAddMemAllocNode & {graph} 0 0 {NODE % (card, size)}")
     client.does(f"cuGraphLaunch {client.made(f'cuGraphInstantiateWithFlags & {graph} {AUTO_FREE}')} 0")
-
-
-def test_an_uploaded_graph_is_charged_once(t4: SimBox, client: Client) -> None:
-    first, second = graph_exec(client, MOST), graph_exec(client, MOST)
-    gate = Gate(client)
-    client.does(f"cuGraphUpload {first} {gate.stream}")
-    assert client.left() == LIMIT - MOST
-    client.does(f"cuGraphLaunch {first} {gate.stream}")
-    assert client.left() == LIMIT - MOST
-    assert client.numbers(f"cuGraphUpload {second} {gate.stream}")[0] == OUT_OF_MEMORY
-    gate.open()
-    assert client.numbers(f"cuGraphLaunch {second} {gate.stream}")[0] == OUT_OF_MEMORY
-    assert t4.held() == t4.usage()[2] == MOST
 
 
 def test_a_launch_into_a_capture_takes_nothing(t4: SimBox, client: Client) -> None:

@@ -121,20 +121,6 @@ def test_what_was_not_charged_is_freed_untouched(awkward: Box) -> None:
     assert awkward.ledger()[0] == MIB
 
 
-def test_a_live_change_counts_at_once(awkward: Box) -> None:
-    awkward.limit(LIMIT)
-    client = awkward.opened()
-    assert client.alloc(LIMIT)[0] == 0
-    awkward.limit(2 * LIMIT)
-    assert client.numbers("info") == (0, LIMIT, 2 * LIMIT)
-    result, pointer = client.alloc(LIMIT)
-    assert result == 0
-    awkward.limit(LIMIT // 2)
-    assert client.numbers("info") == (0, 0, LIMIT // 2)
-    assert client.numbers(f"free {pointer}") == (0,)
-    assert client.alloc(1)[0] == OUT_OF_MEMORY
-
-
 def test_a_change_that_was_cut_short_leaves_the_last_good_limits(awkward: Box) -> None:
     awkward.limit(LIMIT)
     client = awkward.opened()

@@ -68,18 +68,6 @@ def test_containers_do_not_count_each_others_memory(sim_box: Callable[..., SimBo
     assert first_box.held() == LIMIT + 3 * GIB
 
 
-def test_free_memory_is_the_cards_own(sim_box: Callable[..., SimBox]) -> None:
-    """On an oversubscribed card another container's use reduces the free memory, but is not this container's use."""
-    greedy, box = sim_box("t4x1", nvml=True), sim_box("t4x1", nvml=True)
-    greedy.opened().alloc(10 * GIB)
-    box.limit(12 * GIB)
-    client = box.opened()
-    result, available, total = client.numbers("info")
-    assert (result, total) == (0, 12 * GIB)
-    assert available == box.cards()[0]["free"]
-    assert client.numbers("nvml 0")[:4] == (0, 12 * GIB, box.context, available)
-
-
 def test_limits_go_by_uuid_not_by_index(sim_box: Callable[..., SimBox]) -> None:
     box = sim_box("a100x2", nvml=True)
     second = box.cards()[1]["uuid"]
@@ -154,28 +142,3 @@ def test_nvml_without_limits_and_with_broken_ones(t4_nvml: SimBox) -> None:
     answer = client.numbers("nvml 0")
     assert (answer[0], answer[4]) == (999, 999)
     assert len(t4_nvml.log.splitlines()) == 1
-
-
-def test_a_primary_context_that_is_still_held_keeps_its_memory(t4: SimBox) -> None:
-    t4.limit(LIMIT)
-    client = t4.opened()
-    client.ask("open 0")
-    client.alloc(MIB)
-    assert client.numbers("release 0") == (0,)
-    assert client.free_bytes() == LIMIT - MIB
-    assert t4.usage() == (1, 0, MIB)
-
-
-def test_a_child_forked_before_cuda_has_its_own_charges(t4: SimBox) -> None:
-    t4.limit(LIMIT)
-    client = t4.start()
-    client.ask("fork")
-    client.ask("init")
-    client.ask("open 0")
-    assert client.alloc(GIB)[0] == 0
-    assert t4.usage() == (1, 0, GIB)
-    assert client.numbers("exit") == (0,)  # the parent's answer: its child's status
-    client.ask("init")
-    client.ask("open 0")
-    assert client.alloc(LIMIT)[0] == 0
-    assert t4.held() == LIMIT
