@@ -308,7 +308,8 @@ EXPORT CUresult cuStreamSynchronize(CUstream stream)
 
 EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
 {
-	SYNCHRONIZE(stream, STREAM_PER_THREAD, stream ? stream : CU_STREAM_PER_THREAD, cuStreamSynchronize_ptsz, stream);
+	SYNCHRONIZE(stream, STREAM_PER_THREAD, stream ? stream : CU_STREAM_PER_THREAD, cuStreamSynchronize_ptsz,
+		    stream);
 }
 
 EXPORT CUresult cuEventSynchronize(CUevent event)

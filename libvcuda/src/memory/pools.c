@@ -712,7 +712,7 @@ void pools_freed(CUstream stream)
 {
 	CUstream frees = NULL, in = stream == CU_STREAM_PER_THREAD ? EVERY_STREAM : stream ? stream : CU_STREAM_LEGACY;
 
-	if (atomic_load_explicit(&any, memory_order_relaxed) &&
-	    !atomic_compare_exchange_strong(&freeing, &frees, in) && frees != in)
+	if (atomic_load_explicit(&any, memory_order_relaxed) && !atomic_compare_exchange_strong(&freeing, &frees, in) &&
+	    frees != in)
 		atomic_store(&freeing, EVERY_STREAM);
 }
