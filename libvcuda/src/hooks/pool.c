@@ -279,13 +279,14 @@ EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 }
 
 /* Costs a program that synchronizes all the time some loads, unless its pools are still to give memory back. */
-static CUresult synchronized(CUstream stream, CUresult result)
+static CUresult synchronized(bool frees, CUresult result)
 {
 	CUdevice device;
 
 	if (guard_enter()) {
 		managed_free_complete();
-		pools_synchronized(stream);
+		if (frees)
+			pools_reconcile();
 		if (context_overhead_is_unaccounted() && device_limits_current_device(&device))
 			context_overhead_follow_rarely(device);
 		guard_leave();
@@ -293,10 +294,16 @@ static CUresult synchronized(CUstream stream, CUresult result)
 	return result;
 }
 
+#define SYNCHRONIZED(stream, ...) \
+	({ \
+		bool frees = !guard_this_thread.inside && pools_synchronizing(stream); \
+		synchronized(frees, REAL(__VA_ARGS__)); \
+	})
+
 /* The accounting of the card's time needs to know which work has ended. */
 #define SYNCHRONIZE(stream, meaning, with, ...) \
 	bool noted = compute_launch_waiting(stream, meaning); \
-	CUresult result = synchronized(with, REAL(__VA_ARGS__)); \
+	CUresult result = SYNCHRONIZED(with, __VA_ARGS__); \
 	if (noted) \
 		compute_launch_waited(stream, meaning); \
 	return result
@@ -314,7 +321,7 @@ EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
 
 EXPORT CUresult cuEventSynchronize(CUevent event)
 {
-	return synchronized(SOME_STREAM, REAL(cuEventSynchronize, event));
+	return SYNCHRONIZED(SOME_STREAM, cuEventSynchronize, event);
 }
 
 EXPORT CUresult cuCtxSynchronize(void)
@@ -324,7 +331,7 @@ EXPORT CUresult cuCtxSynchronize(void)
 
 EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)
 {
-	return synchronized(EVERY_STREAM, REAL(cuCtxSynchronize_v2, context));
+	return SYNCHRONIZED(EVERY_STREAM, cuCtxSynchronize_v2, context);
 }
 
 /* ---- pools ---- */

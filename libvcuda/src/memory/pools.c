@@ -695,16 +695,16 @@ void pools_reconcile(void)
 	unlock_pools();
 }
 
-void pools_synchronized(CUstream stream)
+bool pools_synchronizing(CUstream stream)
 {
 	CUstream frees = atomic_load_explicit(&freeing, memory_order_relaxed);
 
 	if (!frees && !atomic_load_explicit(&dirty, memory_order_relaxed))
-		return;
-	if (frees && (stream == EVERY_STREAM || stream == frees))
+		return false;
+	if (frees && (stream == EVERY_STREAM || stream == frees)) /* what is freed from now on may come after the end */
 		(void)atomic_compare_exchange_strong(&freeing, &frees, NULL);
 	atomic_store(&dirty, false);
-	pools_reconcile();
+	return true;
 }
 
 /* Each thread has a stream of its own by the name CU_STREAM_PER_THREAD. */

@@ -83,10 +83,13 @@ bool pools_reclaim(int card);
 /* Sets each booking to what the pool holds now. */
 void pools_reconcile(void);
 
-/* The same after a synchronization with the stream, if a pool is still to give memory back. Costs two loads otherwise. */
+/*
+ * Before a synchronization with the stream: whether a pool may give memory back by its end, so that the caller reconciles
+ * then. Costs two loads.
+ */
 #define EVERY_STREAM ((CUstream)(uintptr_t)-1)
 #define SOME_STREAM NULL
-void pools_synchronized(CUstream stream);
+bool pools_synchronizing(CUstream stream);
 
 /* The stream frees memory into a pool when it gets there. */
 void pools_freed(CUstream stream);
