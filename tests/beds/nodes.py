@@ -6,6 +6,7 @@ The tests of the hook, the demo and the benchmarks use it. No package contains i
 from __future__ import annotations
 
 import importlib.util
+import contextlib
 import json
 import os
 import subprocess
@@ -111,8 +112,12 @@ class Node:
         return {path.name for path in self.containers.iterdir()} if self.containers.exists() else set()
 
     def claims(self) -> dict[str, dict[str, Any]]:
-        """Container -> the record of its claim."""
-        return {path.parent.name: json.loads(path.read_text()) for path in self.containers.glob("[!.]*/claim.json")}
+        """Container -> the record of its claim. One may go meanwhile."""
+        found = {}
+        for path in self.containers.glob("[!.]*/claim.json"):
+            with contextlib.suppress(FileNotFoundError):
+                found[path.parent.name] = json.loads(path.read_text())
+        return found
 
     def claim(self, container: str) -> claims.Claim:
         return claims.read(self.settings.run_dir, container)
