@@ -5,8 +5,8 @@ The tests of the hook, the demo and the benchmarks use it. No package contains i
 
 from __future__ import annotations
 
-import importlib.util
 import contextlib
+import importlib.util
 import json
 import os
 import subprocess
