@@ -158,6 +158,7 @@ class History:
     unused: tuple[str, ...] = ("code", "stack", "streams", "blocks", "workers")
     some_limits: tuple[int, ...] = (64, 256, 512, 1024, 1536)  #: in MiB
     context = 0  #: what one takes
+    tops: list[int]  #: what the cards may hold at most, where code exceeds the limit
     alone = 0  #: the step before which nobody looks but the processes themselves, which do few kinds of things
 
     def __init__(self, box: SimBox, seed: int, neighbour: SimBox | None = None, full: bool = False) -> None:
@@ -1121,6 +1122,8 @@ class History:
         way = process.code or self.chance.choice(list(WAYS))
         load, find, more, unload = WAYS[way]
         code, unload = CODE.replace("LOADED", load), f"python cuda.cu{unload}(lib)"
+        if self.chance.random() < 0.2:
+            self.loads_too_much(process)
         more = f"python cuda.cu{more}ctypes.c_uint64(f[{{0}}]))"
         calls = [FUNCTION.replace("FOUND", find), *[more] * (self.chance.random() < 0.3), LAUNCH]
         uses = [line.format(number) for line in calls for number in numbers]
@@ -1141,6 +1144,17 @@ class History:
             process.code = way if line != unload else ""
             if self.chance.random() < 0.3:
                 process.client.left()
+
+    def loads_too_much(self, process: Process) -> None:
+        """A module's size is known once it is there: it is unloaded, and nothing of it stays."""
+        card, before = process.card, self.held(process.card)
+        self.limits[card] = before // MIB * MIB + 100 * MIB
+        self.applies_limits()
+        self.tops[card] = before + MOST_CODE
+        image = f"ctypes.create_string_buffer(b'.version 7.0\\n.target sm_80\\n'+b' '*{MOST_CODE})"
+        line = f"python cuda.cuModuleLoadData(ctypes.byref(ctypes.c_uint64()),{image})"
+        assert self.ask(process, line)[0] == str(OUT_OF_MEMORY), "loaded, though it does not fit"
+        assert self.held(card) <= before + self.slack(card), "refused, and it stays"
 
     def step_stack(self, process: Process) -> None:
         before, size = process.stacks.get(process.contexts[-1], STACKS[0]), self.chance.choice(STACKS)

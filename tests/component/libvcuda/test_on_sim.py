@@ -142,3 +142,18 @@ def test_nvml_without_limits_and_with_broken_ones(t4_nvml: SimBox) -> None:
     answer = client.numbers("nvml 0")
     assert (answer[0], answer[4]) == (999, 999)
     assert len(t4_nvml.log.splitlines()) == 1
+
+
+def test_a_child_forked_before_cuda_has_its_own_charges(t4: SimBox) -> None:
+    t4.limit(LIMIT)
+    client = t4.start()
+    client.ask("fork")
+    client.ask("init")
+    client.ask("open 0")
+    assert client.alloc(GIB)[0] == 0
+    assert t4.usage() == (1, 0, GIB)
+    assert client.numbers("exit") == (0,)  # the parent's answer: its child's status
+    client.ask("init")
+    client.ask("open 0")
+    assert client.alloc(LIMIT)[0] == 0
+    assert t4.held() == LIMIT
