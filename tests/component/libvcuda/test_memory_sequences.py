@@ -936,12 +936,15 @@ class History:
         card, before = 1 - process.card, len(process.holds)
         if self.is_over(card):
             return  # it gets no stream there
-        context = self.opens(process, card)
-        for _ in range(self.chance.choice((0, 3))):
-            further = self.creates(process, card)
+        for number in range(self.chance.choice((1, 4))):
+            further = self.creates(process, card)  # the first is the only one there
             if self.chance.random() < 0.5:
                 self.does(process, f"cuCtxSetCurrent {process.contexts[-1]}")
             self.destroys(process, further)
+            if not number:
+                self.does(process, f"cuCtxSetCurrent {process.contexts[-1]}")
+                self.check()
+                context = self.opens(process, card)
         self.does(process, f"cuCtxSetCurrent {context}")
         stream, size = self.made(process, f"cuStreamCreate & {NON_BLOCKING}"), self.some_size(card)
         self.makes(process, "pointer", size, f"cuMemAlloc_v2 & {size}", "cuMemFree_v2 KEY", context, card)
