@@ -14,7 +14,7 @@
 
 enum {
 	CGROUPS = 4096, /* bytes of /proc/<pid>/cgroup; a longer file is compared as far as this */
-	THREADS = 16,   /* of a process, that are looked at */
+	THREADS = 16,   /* entries of /proc/<pid>/task that are looked at */
 };
 
 static ssize_t read_cgroups(const char *path, char text[CGROUPS])

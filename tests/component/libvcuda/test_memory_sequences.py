@@ -66,11 +66,11 @@ CARDS = (0, 1)
 MANY = 800
 RACES = 5000  #: allocations of each process: two that meet are rare where others use the cores
 PROCESSES = (0, 0, 1)  #: the card of each
-#: Other calls that do the same, at times.
 PER_THREAD = (
     "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemFreeAsync", "cuMemMapArrayAsync", "cuStreamSynchronize",
     "cuGraphLaunch", "cuGraphUpload",
 )  # fmt: skip
+#: A call -> another that does the same, which at times takes its place.
 ALIKE = {
     **{name: f"{name}_ptsz {{all}}" for name in PER_THREAD},
     "cuCtxDestroy_v2": "cuCtxDestroy {all}",
@@ -300,7 +300,7 @@ class History:
             process.holds.append(Hold(memory, kind, key, end, context))
 
     def takes(self, process: Process, size: int) -> None:
-        """It is refused as the limit has room for it or not, which nobody can tell from outside."""
+        """Ask for memory of which nobody can tell from outside whether the limit has room for it."""
         result, key = self.ask(process, f"cuMemAlloc_v2 & {size}")
         if result == "0":
             hold = Hold(Memory(process.card, size), "pointer", int(key), "cuMemFree_v2 KEY", process.contexts[-1])
@@ -1038,7 +1038,7 @@ class History:
         assert self.ask(process, "exit") == ["0"]
 
     def step_leave(self, process: Process) -> None:
-        """The main thread ends, and another goes on: to the kernel's eye a zombie that lives."""
+        """The main thread ends, and another goes on. /proc shows such a process as a zombie."""
         if self.chance.random() < 0.3:
             self.does(process, "leave")
             process.has_left = True
@@ -1220,6 +1220,7 @@ class History:
             workers.pop(self.chance.randrange(len(workers))).kill()
         results = [worker.receive()[0] for worker in workers]
         self.lines.append(f"contexts made at once: {results}")
+        assert {*results} <= {"0", "2"}
         assert is_killed or "2" not in results or not self.fits(process.card, self.context), "refused, though it fits"
 
     def storm(self, process: Process, killed: bool = False) -> None:
