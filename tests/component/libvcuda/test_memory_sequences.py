@@ -6,8 +6,8 @@ with NVML's figures of contexts, with the host's figure instead, and on full car
 (`harsh`), the bound of docs/memory-limit.md holds at any moment, and nothing is refused that fits.
 
 A failure prints its seed and all calls so far. VGPU_SEED=<seed> runs that history again, and any other; a step depends
-only on the seed, its number and what lives, so VGPU_STEPS=<number>,... runs a part of it. tests/beds/shrink.py finds a
-short part that still fails.
+only on the test, the seed, its number and what lives, so VGPU_STEPS=<number>,... runs a part of it. tests/beds/shrink.py
+finds a short part that still fails.
 """
 
 from __future__ import annotations
@@ -161,11 +161,11 @@ class History:
     tops: list[int]  #: what the cards may hold at most, where code exceeds the limit
     alone = 0  #: the step before which nobody looks but the processes themselves, which do few kinds of things
 
-    def __init__(self, box: SimBox, seed: int, neighbour: SimBox | None = None, full: bool = False) -> None:
+    def __init__(self, box: SimBox, seed: str, neighbour: SimBox | None = None, full: bool = False) -> None:
         self.beside = [neighbour.caller(card) for card in CARDS] if neighbour else []
         self.multicasts = len(box.cards()) > len(CARDS)  # a board with switches
         self.box, self.chance, self.full, self.seed = box, random.Random(seed), full, seed
-        self.lines = [f"VGPU_SEED={seed}"]
+        self.lines = [f"VGPU_SEED={seed.split()[0]}"]
         self.before = box.cards()
         self.limits = dict.fromkeys(CARDS, 5 * GIB)  # more than 32 bits count
         self.uuids = [card["uuid"] for card in box.cards()]
@@ -1265,7 +1265,7 @@ class Listed(History):
     unused = (*History.unused, "neighbour", "kill")
     lists = True
 
-    def __init__(self, box: SimBox, seed: int, told: bool = False, full: bool = False) -> None:
+    def __init__(self, box: SimBox, seed: str, told: bool = False, full: bool = False) -> None:
         self.told, self.room = told, 0
         super().__init__(box, seed, full=full)
 
@@ -1316,7 +1316,7 @@ class Harsh(History):
     unused = ("many", "neighbour", "other_card")  #: step_blocks has the former; nobody is beside
     some_limits = (1024, 1536, 2048, 3072)
 
-    def __init__(self, box: SimBox, seed: int) -> None:
+    def __init__(self, box: SimBox, seed: str) -> None:
         self.alone = random.Random(seed).choice((0, 60))
         super().__init__(box, seed)
         self.context = box.context
@@ -1401,7 +1401,7 @@ def runs(history: History) -> None:
 @pytest.mark.parametrize(("profile", "seed"), [("a100x2", SEEDS[0]), ("h200x8", SEEDS[-1])])
 def test_what_is_charged_is_what_the_cards_hold(sim_box: Callable[..., SimBox], profile: str, seed: int) -> None:
     neighbour, box = sim_box(profile), sim_box(profile)
-    runs(History(box, seed, neighbour))
+    runs(History(box, f"{seed} {profile}", neighbour))
 
 
 @pytest.mark.parametrize("seed", SEEDS[:2])
@@ -1409,7 +1409,7 @@ def test_what_is_charged_is_what_the_cards_hold(sim_box: Callable[..., SimBox], 
 def test_contexts_are_charged_too(sim_box: Callable[..., SimBox], told: bool, seed: int) -> None:
     box = sim_box("a100x2", nvml=True, pids=told)
     box.environment["VGPU_SIM_PIDS"] = "host" if told else ""
-    runs(Listed(box, seed, told))
+    runs(Listed(box, f"{seed} {told}", told))
 
 
 @pytest.mark.parametrize("seed", SEEDS[:2])
@@ -1418,12 +1418,12 @@ def test_what_replaces_memory_of_a_full_card_is_charged(sim_box: Callable[..., S
     left = 4 * box.context + GIB // 2  # the contexts', and what is left to allocate
     for card in CARDS:
         neighbour.caller(card).made(f"cuMemAlloc_v2 & {int(box.cards()[card]['capacity']) - left}")
-    runs(Listed(box, seed, full=True))
+    runs(Listed(box, f"{seed} full", full=True))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_driver_that_takes_more_stays_within_the_bound(sim_box: Callable[..., SimBox], seed: int) -> None:
-    runs(Harsh(sim_box("harsh", nvml=True), seed))
+    runs(Harsh(sim_box("harsh", nvml=True), f"{seed} harsh"))
 
 
 def test_a_failing_history_is_shrunk_to_what_it_needs() -> None:
@@ -1442,4 +1442,4 @@ def test_each_option_of_such_a_driver_does_by_itself(
     if not pytestconfig.getoption("--long"):
         pytest.skip("full counts: make test-long")
     memory = {name: value for name, value in PROFILE["memory"].items() if name == option}
-    runs(Harsh(sim_box({**PROFILE, "memory": memory}, nvml=True), seed))
+    runs(Harsh(sim_box({**PROFILE, "memory": memory}, nvml=True), f"{seed} {option}"))
