@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -73,9 +74,11 @@ static bool read_stat(const char *path, struct stat_line *line)
 
 void process_path(char path[PROCESS_PATH], const char *name)
 {
-	snprintf(path, PROCESS_PATH, "/proc/thread-self/%s", name);
-	if (access(path, F_OK) < 0) /* before Linux 3.17 */
-		snprintf(path, PROCESS_PATH, "/proc/self/%s", name);
+	static atomic_bool is_known;
+
+	if (!atomic_load(&is_known) && access("/proc/thread-self", F_OK) == 0) /* Linux 3.17 */
+		atomic_store(&is_known, true);
+	snprintf(path, PROCESS_PATH, "/proc/%s/%s", atomic_load(&is_known) ? "thread-self" : "self", name);
 }
 
 /* Returns the inode in a link text such as `pid:[4026531836]`. 0: the kernel has no such namespace. */

@@ -8,7 +8,7 @@
 #include "driver/cuda_table.h"
 #include "shared/device_limits.h"
 
-struct compute_context *_Atomic contexts[MOST_CONTEXTS];
+struct compute_context *_Atomic contexts[MOST_CONTEXTS] __attribute__((aligned(64)));
 _Atomic uint32_t contexts_generation = 1;
 
 static atomic_flag making = ATOMIC_FLAG_INIT;

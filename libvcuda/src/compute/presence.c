@@ -68,7 +68,7 @@ static struct card {
 	unsigned int calls, timed, slow; /* lock calls; how many of late were timed, and took long */
 	unsigned int slow_waits, slow_wakes; /* by how many more waits, and wake-ups, took long of late than did not */
 	uint64_t unwoken_until; /* until then this process wakes nobody on the card, and waits for no wake-up */
-} cards[VGPU_LIMITS_MAX_CARDS];
+} cards[VGPU_LIMITS_MAX_CARDS] __attribute__((aligned(64)));
 
 static unsigned int card_count;
 static unsigned int awaited; /* the card on which this process waits for another one */

@@ -23,7 +23,8 @@ struct shard {
 };
 
 /* All zero, so that an unused shard takes no page. */
-static struct shard shards[SHARDS] = {[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+static struct shard shards[SHARDS]
+	__attribute__((aligned(64))) = {[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic uint64_t next_serial = 1;
 

@@ -1,7 +1,7 @@
 /* Implements memory/first_uses.h. */
 #include "memory/first_uses.h"
 
-_Atomic uint64_t first_uses[1 << FIRST_USES_BITS];
+_Atomic uint64_t first_uses[1 << FIRST_USES_BITS] __attribute__((aligned(64)));
 
 void first_uses_note(const void *function)
 {

@@ -10,7 +10,8 @@
 
 enum { PROCESSES = 256 };
 
-static struct usage_process asked[PROCESSES]; /* the container's processes before the last question */
+/* The container's processes before the last question. */
+static struct usage_process asked[PROCESSES] __attribute__((aligned(64)));
 static unsigned int asked_count;
 
 bool other_processes_ask(const uint8_t uuid[16], struct nvml_list *figures)

@@ -6,7 +6,7 @@ with NVML's figures of contexts, with the host's figure instead, and on full car
 (`harsh`), the bound of docs/memory-limit.md holds at any moment, and nothing is refused that fits.
 
 A failure prints its seed and all calls so far. VGPU_SEED=<seed> runs that history again, and any other; a step depends
-only on the test, the seed, its number and what lives, so VGPU_STEPS=<number>,... runs a part of it. tests/beds/shrink.py
+on the test, the seed, its number and what lives, so VGPU_STEPS=<number>,... runs a part of it. tests/beds/shrink.py
 finds a short part that still fails.
 """
 
@@ -165,7 +165,7 @@ class History:
         self.beside = [neighbour.caller(card) for card in CARDS] if neighbour else []
         self.multicasts = len(box.cards()) > len(CARDS)  # a board with switches
         self.box, self.chance, self.full, self.seed = box, random.Random(seed), full, seed
-        self.lines = [f"VGPU_SEED={seed.split()[0]}"]
+        self.lines = [f"seed {seed}"]
         self.before = box.cards()
         self.limits = dict.fromkeys(CARDS, 5 * GIB)  # more than 32 bits count
         self.uuids = [card["uuid"] for card in box.cards()]
