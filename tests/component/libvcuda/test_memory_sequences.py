@@ -13,6 +13,7 @@ finds a short part that still fails.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import time
@@ -586,25 +587,27 @@ class History:
 
     def step_object(self, process: Process) -> None:
         """Memory is bound side by side to a logical endpoint or a multicast object, and unbound piece by piece."""
-        card, count, size = process.card, self.chance.randrange(1, 5), self.chance.randrange(1, 33) * 2 * MIB
-        if not self.fits(card, count * size):
+        cards = CARDS if self.multicasts and self.chance.random() < 0.5 else (process.card,)
+        count, size = self.chance.randrange(1, 5), self.chance.randrange(1, 33) * 2 * MIB
+        if not all(self.fits(card, count * size) for card in cards):
             return
-        to, bind, unbind, end = self.made_object(process, count * size)
+        to, bind, unbind, end = self.made_object(process, count * size, cards)
         pieces = []
-        for offset in range(0, count * size, size):
-            self.makes(process, "physical", size, f"cuMemCreate & {size} {PHYSICAL % card} 0", "cuMemRelease KEY")
+        for offset, card in itertools.product(range(0, count * size, size), cards):
+            line = f"cuMemCreate & {size} {PHYSICAL % card} 0"
+            self.makes(process, "physical", size, line, "cuMemRelease KEY", card=card)
             hold = process.holds[-1]
-            assert self.ask(process, f"{bind.format('Mem')} 1 {hold.key} 0 {size} 0")[0] != "0"
+            assert self.ask(process, f"{bind.format('Mem', card)} 1 {hold.key} 0 {size} 0")[0] != "0"
             if self.chance.random() < 0.5:
-                self.does(process, f"{bind.format('Mem')} {offset} {hold.key} 0 {size} 0")
+                self.does(process, f"{bind.format('Mem', card)} {offset} {hold.key} 0 {size} 0")
             else:
                 address = self.mapped(process, hold.key, size)
-                self.does(process, f"{bind.format('Addr')} {offset} {address} {size} 0")
+                self.does(process, f"{bind.format('Addr', card)} {offset} {address} {size} 0")
                 self.does(process, f"cuMemUnmap {address} {size}")
             pieces.append(Hold(hold.memory, "piece", 0, f"{unbind} {to} {card} {offset} {size}"))
             process.holds.append(pieces[-1])
             self.ends(process, hold)
-        for piece in self.chance.sample(pieces, self.chance.randrange(count + 1)):
+        for piece in self.chance.sample(pieces, self.chance.randrange(len(pieces) + 1)):
             self.ends(process, piece)
             self.check()
         if "Multicast" in bind and self.chance.random() < 0.5:  # its mapping keeps what is bound
@@ -615,22 +618,19 @@ class History:
         self.does(process, end)
         process.holds = [hold for hold in process.holds if hold not in pieces]
 
-    def made_object(self, process: Process, size: int) -> tuple[int, str, str, str]:
-        """What memory can be bound to, and how: the calls that bind (a place to be named), unbind and end it."""
-        card = process.card
-        if self.multicasts and self.chance.random() < 0.7:
-            to = self.made(process, f"cuMulticastCreate & {{I:1,I:0,Q:{size},Q:0,Q:0}}")
-            self.does(process, f"cuMulticastAddDevice {to} {card}")
-            suffix = self.chance.choice(("", f"_v2 {card}")).split(" ")
-            return (
-                to, f"cuMulticastBind{{}}{suffix[0]} {to} {' '.join(suffix[1:])}", "cuMulticastUnbind",
-                f"cuMemRelease {to}",
-            )  # fmt: skip
+    def made_object(self, process: Process, size: int, cards: tuple[int, ...]) -> tuple[int, str, str, str]:
+        """What memory can be bound to, and how: the calls that bind (with a way and a card), unbind and end it."""
+        if len(cards) > 1 or (self.multicasts and self.chance.random() < 0.7):
+            to = self.made(process, f"cuMulticastCreate & {{I:{len(cards)},I:0,Q:{size},Q:0,Q:0}}")
+            for card in cards:
+                self.does(process, f"cuMulticastAddDevice {to} {card}")
+            bind = self.chance.choice((f"cuMulticastBind{{}} {to}", f"cuMulticastBind{{}}_v2 {to} {{}}"))
+            return to, bind, "cuMulticastUnbind", f"cuMemRelease {to}"
         if process.endpoint < 0:
             process.endpoint = self.made(process, "cuLogicalEndpointIdReserve & 1")
         to = process.endpoint
-        self.does(process, f"cuLogicalEndpointCreate {to} {{i:1,i:{card},Q:{size},i:0,i:0}}")
-        return to, f"cuLogicalEndpointBind{{}} {to} {card}", "cuLogicalEndpointUnbind", f"cuLogicalEndpointDestroy {to}"
+        self.does(process, f"cuLogicalEndpointCreate {to} {{i:1,i:{cards[0]},Q:{size},i:0,i:0}}")
+        return to, f"cuLogicalEndpointBind{{}} {to} {{}}", "cuLogicalEndpointUnbind", f"cuLogicalEndpointDestroy {to}"
 
     def mapped(self, process: Process, handle: int, size: int) -> int:
         """The address at which memory of a handle is mapped."""
