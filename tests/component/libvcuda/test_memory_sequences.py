@@ -84,6 +84,7 @@ BUFFER = "ctypes.create_string_buffer(512)"
 CREATES = ("cuCtxCreate_v2 & 0", "cuCtxCreate_v3 & 0 0 0", "cuCtxCreate_v4 & 0 0")
 FLOAT, LAYERED, CUBEMAP, SPARSE = 32, 1, 4, 64
 MIPMAP_END = "cuMipmappedArrayDestroy"
+PART = "i:0,i:0,I:%d,I:0,I:%d,I:0,I:0,I:2048,I:1024,I:1"  #: of an array: a level, and a place in it
 EXPORTS = ("export", "dma_buf")
 SHARED = (*EXPORTS, "imported", "imported_map", "maps", "binding", "external", "opened")
 CLOSE = "python os.close(KEY)or(0)"
@@ -125,7 +126,7 @@ class Hold:
     end: str  #: the call that ends it; without a key of its own, in the context in which it was made
     context: int = 0  #: with which it goes; 0: it outlives contexts
     within: Hold | None = None  #: the array with which it goes
-    level: int = 0  #: of the array
+    part: str = ""  #: of the array
 
 
 @dataclass(eq=False)
@@ -456,7 +457,7 @@ class History:
         for array in self.chosen(process, "array"):
             for hold in self.chosen(process, "physical"):
                 for pointer in self.chosen(process, "pointer", "stream_ordered"):
-                    binding = f"cuMemMapArrayAsync {self.binding(array, MAP, hold.key)}"
+                    binding = f"cuMemMapArrayAsync {self.binding(array, PART % (0, 0), MAP, hold.key)}"
                     words = {"KEY": pointer.key, "WITHIN": pointer.key + 4096, "SIZE": hold.memory.size,
                              "PHYSICAL": hold.key, "BINDING": binding}  # fmt: skip
                     for line in self.chance.sample(MISTAKES, 4):
@@ -574,16 +575,20 @@ class History:
 
     def step_bind(self, process: Process) -> None:
         for array in self.chosen(process, "sparse_array"):
-            for hold in self.chosen(process, "physical", "imported"):
-                level = self.chance.randrange(3) if MIPMAP_END in array.end else 0
-                self.does(process, f"cuMemMapArrayAsync {self.binding(array, MAP, hold.key, level)} 1 0")
-                unbind = f"cuMemMapArrayAsync {self.binding(array, UNMAP, level=level)} 1 0"
-                process.holds = [other for other in process.holds if (other.within, other.level) != (array, level)]
-                process.holds.append(Hold(hold.memory, "binding", array.key, unbind, within=array, level=level))
-                self.ends(process, hold)
-                self.check()
-                if self.chance.random() < 0.7:
-                    self.ends(process, self.chance.choice((array, process.of("binding")[-1])))
+            levels = 3 if MIPMAP_END in array.end else 1
+            for _ in range(self.chance.choice((1, 4))):
+                self.step_physical(process)
+                for hold in self.chosen(process, "physical", "imported"):
+                    part = PART % (self.chance.randrange(levels), self.chance.choice((0, 0, 2048)))
+                    self.does(process, f"cuMemMapArrayAsync {self.binding(array, part, MAP, hold.key)} 1 0")
+                    unbind = f"cuMemMapArrayAsync {self.binding(array, part, UNMAP)} 1 0"
+                    process.holds = [other for other in process.holds if (other.within, other.part) != (array, part)]
+                    process.holds.append(Hold(hold.memory, "binding", array.key, unbind, within=array, part=part))
+                    self.ends(process, hold)
+                    self.check()
+            bindings = process.of("binding")
+            for hold in self.chance.sample(bindings, min(1, len(bindings))):
+                self.ends(process, self.chance.choice((array, hold)) if hold.within == array else hold)
 
     def step_object(self, process: Process) -> None:
         """Memory is bound side by side to a logical endpoint or a multicast object, and unbound piece by piece."""
@@ -639,9 +644,8 @@ class History:
         return address
 
     @staticmethod
-    def binding(array: Hold, operation: int, memory: int = 0, level: int = 0) -> str:
-        """A CUarrayMapInfo: the whole level."""
-        part = f"i:0,i:0,I:{level},I:0,I:0,I:0,I:0,I:{16384 >> level},I:{8192 >> level},I:1"
+    def binding(array: Hold, part: str, operation: int, memory: int = 0) -> str:
+        """A CUarrayMapInfo."""
         kind = int(MIPMAP_END in array.end)
         return f"{{i:{kind},i:0,Q:{array.key},{part},i:{operation},i:0,Q:{memory},Q:0,I:1,I:0,I:0,I:0}}"
 
