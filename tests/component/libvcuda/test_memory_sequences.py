@@ -861,7 +861,13 @@ class History:
             if hold in process.holds:  # and did not go with an array
                 self.ends(process, hold)
         end = self.chance.choice(("Reset_v2", "Reset", "Release_v2"))
+        keeps, leaves, refused = process.keeps, process.leaves, [str(OUT_OF_MEMORY)]
+        if self.chance.random() < 0.5:  # and a graph's memory, whether it has been taken already or not
+            self.step_graph(process)
+        for executable in process.execs:
+            assert self.ask(process, f"cuGraphLaunch {executable} 0") in (["0"], refused)
         self.does(process, f"cuDevicePrimaryCtx{end} {process.card}")
+        process.execs, process.left_by, process.keeps, process.leaves = {}, {}, keeps, leaves
         process.holds = [hold for hold in process.holds if hold.context != context]
         process.stacks.clear()
         try:
