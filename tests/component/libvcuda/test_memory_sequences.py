@@ -171,10 +171,23 @@ class History:
         self.before = box.cards()
         self.limits = dict.fromkeys(CARDS, 5 * GIB)  # more than 32 bits count
         self.uuids = [card["uuid"] for card in box.cards()]
+        if self.lists and self.chance.random() < 0.5:
+            self.begins_too_large()
         (box.path / "limits").write_bytes(limits.encode("box", self.card_limits()))
         self.watchers = [box.caller(card) for card in CARDS if not self.alone]
         self.processes: list[Process] = []
         self.processes += [self.started(card) for card in PROCESSES]
+
+    def begins_too_large(self) -> None:
+        """Nobody knows what a context takes before the container's first one: it is made, and ends again."""
+        small = [limits.CardLimit(uuid, self.box.context // 2) for uuid in self.uuids]
+        (self.box.path / "limits").write_bytes(limits.encode("box", small))
+        card, client = self.chance.choice(CARDS), self.box.uninitialized()
+        client.does("cuInit 0")
+        line = f"{self.chance.choice(('cuDevicePrimaryCtxRetain &', *CREATES))} {card}"
+        assert client.numbers(line)[0] == OUT_OF_MEMORY, line
+        assert [each["used"] for each in self.box.cards()] == [each["used"] for each in self.before], line
+        client.close()
 
     # ---- what the container holds ----
 
