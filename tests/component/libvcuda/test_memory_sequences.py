@@ -156,6 +156,7 @@ class History:
 
     exact = True  #: the driver takes what it is asked for
     lists = False  #: NVML is there
+    told = False  #: it names the host's pids, and the host's figure has the contexts
     #: Steps of other drivers.
     unused: tuple[str, ...] = ("code", "stack", "streams", "blocks", "workers")
     some_limits: tuple[int, ...] = (64, 256, 512, 1024, 1536)  #: in MiB
@@ -171,7 +172,7 @@ class History:
         self.before = box.cards()
         self.limits = dict.fromkeys(CARDS, 5 * GIB)  # more than 32 bits count
         self.uuids = [card["uuid"] for card in box.cards()]
-        if self.lists and self.chance.random() < 0.5:
+        if self.lists and not self.told and self.chance.random() < 0.5:
             self.begins_too_large()
         (box.path / "limits").write_bytes(limits.encode("box", self.card_limits()))
         self.watchers = [box.caller(card) for card in CARDS if not self.alone]
@@ -1280,10 +1281,7 @@ class History:
 
 
 class Listed(History):
-    """On a driver that lists its processes, and takes for contexts what the limits have beside what is random here.
-
-    `told`: it names the host's pids, and the host's figure has the contexts.
-    """
+    """On a driver that lists its processes, and takes for contexts what the limits have beside what is random here."""
 
     unused = (*History.unused, "neighbour", "kill")
     lists = True
