@@ -126,12 +126,13 @@ def test_nvml_agrees(t4_nvml: SimBox) -> None:
 
 def test_nvml_sees_what_another_process_of_the_container_holds(t4_nvml: SimBox) -> None:
     t4_nvml.limit(LIMIT)
-    holder, watcher = t4_nvml.opened(), t4_nvml.start()
-    assert watcher.numbers("nvml 0")[2] == t4_nvml.context
+    holder, other, watcher = t4_nvml.opened(), t4_nvml.opened(), t4_nvml.start()
+    other.free_bytes()  # its context is booked, the holder's is not
+    assert watcher.numbers("nvml 0")[2] == 2 * t4_nvml.context
     holder.alloc(GIB)
-    assert watcher.numbers("nvml 0")[2] == GIB + t4_nvml.context
+    assert watcher.numbers("nvml 0")[2] == GIB + 2 * t4_nvml.context
     holder.kill()
-    assert watcher.numbers("nvml 0")[2] == 0
+    assert watcher.numbers("nvml 0")[2] == t4_nvml.context
 
 
 def test_nvml_without_limits_and_with_broken_ones(t4_nvml: SimBox) -> None:
