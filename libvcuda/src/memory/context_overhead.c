@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bounds.h"
 #include "base/log.h"
 #include "memory/calls.h"
 #include "memory/context_lock.h"
@@ -30,7 +31,7 @@ enum {
 	DRIFT = CONTEXT_OVERHEAD_DRIFT,
 	DRIFT_MARKED = 256 << 20, /* the same where a mark stands for them: a part of VGPU_USAGE_UNACCOUNTED_MOST */
 	CODE = 8 << 20, /* bytes that count as loaded by one call */
-	ALLOWED = 32 << 20, /* bytes beyond the limit, or half a percent of it, up to which code is loaded */
+	ALLOWED = 16 << 20, /* bytes beyond the limit, or a quarter of a percent of it, up to which code is loaded */
 	PATIENCE =
 		10000, /* milliseconds to wait for contexts that other processes make: a card's first one takes seconds */
 };
@@ -723,7 +724,7 @@ bool context_overhead_is_over(CUdevice device)
 	if (is_to_be_learned(card))
 		follow_locked(card, limited.uuid);
 	const struct usage_limit limit = device_limits_memory(&limited);
-	uint64_t allowed = limit.memory / 200 > ALLOWED ? limit.memory / 200 : ALLOWED;
+	uint64_t allowed = bounds_max(limit.memory / 400, ALLOWED);
 	return usage_overhead_exceeds(card, limit, allowed);
 }
 
