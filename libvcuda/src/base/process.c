@@ -74,11 +74,11 @@ static bool read_stat(const char *path, struct stat_line *line)
 
 void process_path(char path[PROCESS_PATH], const char *name)
 {
-	static atomic_bool is_known;
+	static atomic_bool has_thread_self;
 
-	if (!atomic_load(&is_known) && access("/proc/thread-self", F_OK) == 0) /* Linux 3.17 */
-		atomic_store(&is_known, true);
-	snprintf(path, PROCESS_PATH, "/proc/%s/%s", atomic_load(&is_known) ? "thread-self" : "self", name);
+	if (!atomic_load(&has_thread_self) && access("/proc/thread-self", F_OK) == 0) /* Linux 3.17 */
+		atomic_store(&has_thread_self, true);
+	snprintf(path, PROCESS_PATH, "/proc/%s/%s", atomic_load(&has_thread_self) ? "thread-self" : "self", name);
 }
 
 /* Returns the inode in a link text such as `pid:[4026531836]`. 0: the kernel has no such namespace. */
