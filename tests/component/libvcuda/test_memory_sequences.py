@@ -1234,7 +1234,11 @@ class History:
             worker.close()
 
     def races_for_contexts(self, process: Process, workers: list[Client]) -> None:
-        """All make one at once. One may be killed meanwhile, and have had the room that others found taken."""
+        """All make one at once. One may be killed meanwhile, and have had the room that others found taken.
+
+        A process that is refused memory gives back what its pools do not use, perhaps after the contexts were refused.
+        """
+        held, holds = self.held(process.card), len(process.holds)
         for worker in workers:
             worker.send(f"cuDevicePrimaryCtxRetain & {process.card}")
         if self.chance.random() < 0.5:
@@ -1245,7 +1249,9 @@ class History:
         results = [worker.receive()[0] for worker in workers]
         self.lines.append(f"contexts made at once: {results}")
         assert {*results} <= {"0", "2"}
-        assert is_killed or "2" not in results or not self.fits(process.card, self.context), "refused, though it fits"
+        held += results.count("0") * self.context + sum(hold.memory.size for hold in process.holds[holds:])
+        could = held + self.context + self.slack(process.card) <= self.limits[process.card]
+        assert is_killed or "2" not in results or not could, "refused, though it fits"
 
     def storm(self, process: Process, killed: bool = False) -> None:
         """All processes make calls from several threads at once."""
