@@ -112,6 +112,8 @@ rpm -i $packages/stand-ins.rpm
 serve /nonexistent
 python3 -m http.server --bind 127.0.0.1 --directory /srv/www 80 >/root/http.log 2>&1 </dev/null &
 """
+#: HTTP tells a file's age in seconds, so apt does not see two indexes of one second as two.
+NEXT_SECOND = "now=$(date +%s); until [ $(date +%s) -gt $now ]; do sleep 0.1; done"
 FINGERPRINT = (
     "FINGERPRINT=$(gpg --list-secret-keys --with-colons | sed -n 's/^fpr:*\\([0-9A-F]*\\):$/\\1/p' | head -n 1)"
 )
@@ -194,6 +196,7 @@ def steps(long: bool) -> Iterator[str]:
     yield FINGERPRINT
     yield ARM64
     for version in ("before", "now"):
+        yield NEXT_SECOND
         yield f"version={version}; say publish {version}"
         yield from typed("Publish: a version")
         yield f"cp -a /srv/vgpu /srv/{version}; cp -a /srv/vgpu $packages/repository-{version}"
