@@ -40,7 +40,7 @@ BOUND = 64 * MIB  #: or 1 % of the limit, if that is more
 FUNCTIONS = 20
 CODE = (
     "python globals().update(image=ctypes.create_string_buffer(b'.version 7.0\\n.target sm_80\\n.address_size 64\\n'"
-    f"+b''.join(b'.visible .entry k%d(){{ret;}}'%i for i in range({FUNCTIONS}))),lib=ctypes.c_uint64(),"
+    f"+b''.join(b'.visible .entry k%d(){{ret;}}'%i for i in range({FUNCTIONS}))+b' '*PAD),lib=ctypes.c_uint64(),"
     f"f=(ctypes.c_uint64*{FUNCTIONS})())or(cuda.cuLOADED(ctypes.byref(lib),image,0,0,0,0,0,0))"
 )
 FUNCTION = "python cuda.cuFOUND(ctypes.byref(f,8*{0}),lib,b'k{0}')"
@@ -331,11 +331,12 @@ class History:
             other.client.left()  # a closed file counts until its exporter asks for something
 
     def some_size(self, card: int) -> int:
-        """Some MiB, or just what the limit has room for, or a little more."""
+        """Some MiB, or just what the limit has room for, or a little more, or the most that has to be granted."""
         taken = self.live(card) if self.exact else self.held(card)
         room = max(self.limits[card] - taken, 0) // (2 * MIB) * 2 * MIB
         size = self.chance.choice((2, 4, 16, 64, 128, 256, 700)) * MIB
-        return self.chance.choice((size, size, max(room, 2 * MIB), room + 2 * MIB))
+        least = max(room - self.slack(card) // (2 * MIB) * 2 * MIB, 2 * MIB)
+        return self.chance.choice((size, size, max(room, 2 * MIB), room + 2 * MIB, least))
 
     def some_array(self) -> tuple[str, int]:
         """The call that makes an array of 64 KiB or more in each level, and its bytes."""
@@ -1148,7 +1149,8 @@ class History:
         numbers = self.chance.sample(range(FUNCTIONS), self.chance.randrange(1, FUNCTIONS))
         way = process.code or self.chance.choice(list(WAYS))
         load, find, more, unload = WAYS[way]
-        code, unload = CODE.replace("LOADED", load), f"python cuda.cu{unload}(lib)"
+        pad = self.chance.choice((0, 0, 100)) * MIB  # of the image, which is loaded whole
+        code, unload = CODE.replace("LOADED", load).replace("PAD", str(pad)), f"python cuda.cu{unload}(lib)"
         if self.chance.random() < 0.2:
             self.loads_too_much(process)
         more = f"python cuda.cu{more}ctypes.c_uint64(f[{{0}}]))"
@@ -1164,8 +1166,10 @@ class History:
         for number, line in enumerate(lines):
             if number == filled:
                 self.step_pointer(process, self.rest(process.card))
+            size = pad if line == code else 0
+            self.tops[process.card] = max(self.tops[process.card], self.held(process.card) + size)
             result = self.ask(process, line)[0]
-            assert result == "0" or (result == str(OUT_OF_MEMORY) and not self.fits(process.card, 0)), line
+            assert result == "0" or (result == str(OUT_OF_MEMORY) and not self.fits(process.card, size)), line
             if result != "0" and "Launch" not in line:
                 return
             process.code = way if line != unload else ""
