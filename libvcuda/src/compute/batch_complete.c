@@ -88,13 +88,21 @@ static void note_gaps_within(const struct compute_context *context, struct batch
 	}
 }
 
+/* Whether no other stream of the process worked for most of its time. */
+static bool ran_alone(const struct batch *batch)
+{
+	uint64_t took = batch->ended_at - batch->started_at;
+
+	return batch->counted == took && batch->overlap <= took / 2;
+}
+
 /*
  * Returns how much of the interval the container used: the estimate, within two bounds. `raw` ns of the interval were
  * not counted for other work. The upper bound leaves out the times at which the context was seen to be idle. The lower
  * bound also leaves out the times at which it should have been idle, the latency of launches and waits, and the
  * work of other contexts.
  */
-static uint64_t own_part(const struct batch *batch, uint64_t raw)
+static uint64_t own_part(const struct compute_context *context, const struct batch *batch, uint64_t raw)
 {
 	uint64_t most = saturating_less(raw, batch->gaps);
 	/* Another context that always has work takes every other time slice of the hardware. */
@@ -104,8 +112,11 @@ static uint64_t own_part(const struct batch *batch, uint64_t raw)
 	uint64_t guess = batch->estimate;
 
 	/* What is measured beside others says little. Some kernels of a function take less than its mean, others more. */
-	if (batch->is_beside && !batch->is_guessed && batch->counted == batch->ended_at - batch->started_at)
-		return guess;
+	if (batch->is_beside && !batch->is_guessed && batch->ended_at) {
+		if (ran_alone(batch))
+			return guess;
+		return bounds_min(guess - guess * context->together / 256, batch->ended_at - batch->started_at);
+	}
 	/* The first launch of a slice waits for the change of contexts, on some cards for a ms: much for a short one. */
 	bool is_behind_change = batch->is_first && guess < NS_PER_MS;
 	if (batch->is_interrupted || (batch->is_beside && !batch->is_guessed))
@@ -113,14 +124,6 @@ static uint64_t own_part(const struct batch *batch, uint64_t raw)
 	else if (is_behind_change && !batch->is_guessed)
 		least = saturating_less(least, SLICE_CHANGE_MOST);
 	return guess < least ? least : guess > most ? most : guess;
-}
-
-/* Whether no other stream of the process worked for most of its time. */
-static bool ran_alone(const struct batch *batch)
-{
-	uint64_t took = batch->ended_at - batch->started_at;
-
-	return batch->counted == took && batch->overlap <= took / 2;
 }
 
 /* Where other streams worked too, or the use was only set to the estimate, an interval is just an upper bound. */
@@ -173,6 +176,15 @@ static void count_back(struct compute_context *context, struct batch *batch)
 	account_count_back(context->bucket, batch->counted_to, batch->ended_at);
 }
 
+/* Kernels of several streams may run side by side. Beside others nobody can see it: that is learned while there are none. */
+static void learn_overlap(struct compute_context *context, const struct batch *batch, uint64_t used)
+{
+	if (batch->is_beside || batch->is_guessed || !batch->estimate || ran_alone(batch))
+		return;
+	uint64_t less = saturating_less(batch->estimate, used) * 256 / batch->estimate;
+	context->together = (context->together * 15 + less) / 16;
+}
+
 static void count_use(struct compute_context *context, struct batch *batch, uint64_t now)
 {
 	uint64_t to = batch->ended_at ? batch->ended_at : now;
@@ -185,8 +197,9 @@ static void count_use(struct compute_context *context, struct batch *batch, uint
 	note_gaps_within(context, batch, to - found, to);
 	if (container_slice_is_mixed(context->bucket) || (container_slice_is_open(context->bucket) && ran_alone(batch)))
 		batch->is_beside = true;
-	uint64_t used = own_part(batch, batch->counted);
+	uint64_t used = own_part(context, batch, batch->counted);
 	if (batch->ended_at) {
+		learn_overlap(context, batch, used);
 		account_complete(context->bucket, batch->estimate, batch->booked, used, batch->ended_at, now);
 		learn(context, batch, used, now);
 		learn_change(context->bucket, batch);
