@@ -36,8 +36,8 @@ def shares(bench: Any, *tenants: tuple[int, dict[str, Any]], end: int = 3, **opt
 )
 def test_recorded_programs_leave_no_card_idle(bench: Any, tenants: Any, least: float, timing: dict[str, int]) -> None:
     """With slices of their own only, the card worked for 60 and 89 percent of the time; without a limiter for 97.
-    Beside requests it worked for 61 while these waited for the host of an open slice to leave, 69 since. Kernels of three
-    streams that end together were charged as one: 60 percent of the card for a share of 38.
+    Beside requests it worked for 61 while these waited for the host of an open slice to leave, 69 since. Kernels of
+    three streams that end together were charged as one: 60 percent of the card for a share of 38.
     """
     got = shares(bench, *tenants, timing=timing)
     assert sum(got) > least
