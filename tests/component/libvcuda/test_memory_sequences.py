@@ -1167,7 +1167,8 @@ class History:
             if number == filled:
                 self.step_pointer(process, self.rest(process.card))
             size = pad if line == code else 0
-            self.tops[process.card] = max(self.tops[process.card], self.held(process.card) + size)
+            if size:  # which is known once it is loaded
+                self.tops[process.card] = max(self.tops[process.card], self.held(process.card) + size)
             result = self.ask(process, line)[0]
             assert result == "0" or (result == str(OUT_OF_MEMORY) and not self.fits(process.card, size)), line
             if result != "0" and "Launch" not in line:
