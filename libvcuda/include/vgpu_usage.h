@@ -18,7 +18,9 @@
  *
  * What the driver takes by itself (contexts, code) is booked in `reserved` when the owner has queried NVML, and
  * `overheads` is how much of `reserved` that is. Until then a bit in `unaccounted` marks it: it counts as
- * VGPU_USAGE_UNACCOUNTED_MOST bytes. Only a process that then finds no room queries NVML, for all such processes.
+ * VGPU_USAGE_UNACCOUNTED_MOST bytes. Only a process that then finds no room queries NVML, for all such processes. A
+ * further context of a process may take nothing. VGPU_USAGE_EXPECTED tells that nobody knows yet, so who needs that room
+ * waits.
  * `unlisted` is how much of `reserved` NVML lists with no process: managed memory, and what only descriptors keep.
  *
  * The container's processes share time on a card (docs/compute-limit.md) in the same way. `level` is the container's
@@ -44,6 +46,7 @@
 #define VGPU_USAGE_CHUNK_SHIFT 8u /* of `marks`: 1 + log2 of a multiple of the bytes by which pools grow; 0: unknown */
 #define VGPU_USAGE_CHANGE_SHIFT 8u
 #define VGPU_USAGE_OVERHEAD_UNIT 4096u
+#define VGPU_USAGE_EXPECTED ((uint32_t)1 << 31) /* in `overheads`: a part is booked for a context in the making */
 #define VGPU_USAGE_UNLISTED_UNIT ((uint64_t)2 << 20)
 #define VGPU_USAGE_UNACCOUNTED_MOST ((uint64_t)1 << 30) /* a context of current cards and much code */
 
@@ -116,7 +119,7 @@ struct vgpu_usage {
 	struct vgpu_usage_card cards[VGPU_LIMITS_MAX_CARDS];
 	struct vgpu_usage_slot slots[VGPU_USAGE_SLOTS];
 	struct vgpu_usage_charge charges[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];
-	uint32_t overheads[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS]; /* in VGPU_USAGE_OVERHEAD_UNIT, rounded up */
+	uint32_t overheads[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS]; /* in VGPU_USAGE_OVERHEAD_UNIT and EXPECTED */
 	struct vgpu_usage_time times[VGPU_LIMITS_MAX_CARDS];
 	struct vgpu_usage_flight flights[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];
 	uint16_t unlisted[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS]; /* in VGPU_USAGE_UNLISTED_UNIT, rounded up */

@@ -76,13 +76,14 @@ struct sim_header {
 	uint32_t context_spread_bytes; /* the contexts of every other process take so many more */
 	uint32_t each_context; /* 1: each context of a process costs, not only its first one on a card */
 	uint32_t teardown_ms; /* how long a process that exits keeps its memory */
+	uint32_t context_ms; /* how long it takes to make a context; its memory is there after half of it */
 	uint32_t function_bytes; /* code that comes with a function's first launch */
 	uint32_t graph_node_bytes; /* of an executable graph, kept for the next one */
 	uint32_t stacks; /* 1: a larger stack costs its growth for each thread that the card can run */
 	uint32_t stream_bytes;
 	uint32_t nvml_lag_ms; /* how old the figure of a card's used memory may be that NVML shows */
 	uint32_t instance_count; /* how many instances there have ever been */
-	uint8_t reserved[124];
+	uint8_t reserved[120];
 };
 
 struct sim_card {

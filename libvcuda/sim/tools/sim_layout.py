@@ -65,13 +65,14 @@ class Header(ctypes.Structure):
         ("context_spread_bytes", ctypes.c_uint32),
         ("each_context", ctypes.c_uint32),
         ("teardown_ms", ctypes.c_uint32),
+        ("context_ms", ctypes.c_uint32),
         ("function_bytes", ctypes.c_uint32),
         ("graph_node_bytes", ctypes.c_uint32),
         ("stacks", ctypes.c_uint32),
         ("stream_bytes", ctypes.c_uint32),
         ("nvml_lag_ms", ctypes.c_uint32),
         ("instance_count", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 124),
+        ("reserved", ctypes.c_uint8 * 120),
     )
 
 

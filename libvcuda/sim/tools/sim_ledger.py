@@ -53,6 +53,7 @@ DEFAULT_MEMORY = {
     "context_spread_bytes": 0,
     "each_context": 0,
     "teardown_ms": 0,
+    "context_ms": 0,
     "function_bytes": 0,
     "graph_node_bytes": 0,
     "stacks": 0,

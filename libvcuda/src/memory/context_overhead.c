@@ -34,6 +34,7 @@ enum {
 	ALLOWED = 16 << 20, /* bytes beyond the limit, or a quarter of a percent of it, up to which code is loaded */
 	PATIENCE =
 		10000, /* milliseconds to wait for contexts that other processes make: a card's first one takes seconds */
+	PATIENCE_FOR_OWN = 2000, /* the same for further ones that this process makes */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -215,7 +216,9 @@ static void mark_inexact(int card)
  */
 static void show_overhead(int card)
 {
-	usage_set_overhead(card, booked[card] + (usage_context_size(card) ? expected[card] : 0));
+	uint64_t known = usage_context_size(card) ? expected[card] : 0;
+
+	usage_set_overhead(card, booked[card] + known, known && booked[card]);
 }
 
 /* Gives back what was booked for a context that is not being made any more. Called with the lock held. */
@@ -300,7 +303,7 @@ static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 	}
 	(void)(found.is_exact ? atomic_fetch_and(&inexact, ~bit) : atomic_fetch_or(&inexact, bit));
 	if (overhead > have) {
-		usage_set_overhead(card, overhead + expected[card] - up->expected_size);
+		usage_set_overhead(card, overhead + expected[card] - up->expected_size, false);
 		fits = book(card, uuid, &figures, overhead - have, up->limit);
 	} else if (overhead < have) {
 		usage_release(card, have - overhead);
@@ -702,16 +705,31 @@ void context_overhead_padding_grew(int card, CUdevice device)
 	look_after_drift(card, device, atomic_fetch_add(&drifted[card], DRIFT), DRIFT);
 }
 
+/* Whether there was a context to wait for that another thread makes, whose booking its end may give back. */
+static bool waits_for_own(int card)
+{
+	if (context_lock_is_own() || !atomic_load(&expected[card]))
+		return false;
+	unsigned int depth = calls_step_out();
+	for (int waited = 0; atomic_load(&expected[card]) && waited < PATIENCE_FOR_OWN; waited++)
+		pause_for_others();
+	calls_step_in(depth);
+	return true;
+}
+
 bool context_overhead_fell(CUdevice device)
 {
 	struct device_limits limited;
 	int card = place_of(device, &limited);
 
-	if (card == USAGE_NO_CARD || !(atomic_load(&drifted[card]) || atomic_load(&context_overhead_padding[card])))
+	if (card == USAGE_NO_CARD)
 		return false;
+	bool was_expected = waits_for_own(card);
+	if (!(atomic_load(&drifted[card]) || atomic_load(&context_overhead_padding[card])))
+		return was_expected;
 	uint64_t before = atomic_load(&booked[card]);
 	follow_locked(card, limited.uuid);
-	return atomic_load(&booked[card]) < before;
+	return was_expected || atomic_load(&booked[card]) < before;
 }
 
 bool context_overhead_is_over(CUdevice device)

@@ -58,7 +58,10 @@ void context_overhead_drifted(CUdevice device, uint64_t bytes);
 static inline bool context_overhead_padded(int card, int64_t bytes);
 void context_overhead_padding_grew(int card, CUdevice device);
 
-/* For a caller that finds no room: whether a look found less overhead than was booked. */
+/*
+ * For a caller that finds no room: whether a look found less overhead than was booked, or another thread was making a
+ * context, for which this waits.
+ */
 bool context_overhead_fell(CUdevice device);
 
 /*

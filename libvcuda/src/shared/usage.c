@@ -45,13 +45,14 @@ struct totals {
 	uint64_t overhead; /* the part of `reserved` that is overhead */
 	unsigned int unaccounted; /* processes with unaccounted overhead */
 	unsigned int creating;    /* processes that make a context, see usage_set_creating */
+	unsigned int expecting;   /* processes that have booked a further one of theirs, which they make */
 };
 
 #define CREATING(card) ((uint64_t)1 << (VGPU_USAGE_CREATING_SHIFT + (card)))
 
 static struct totals sum_charges(struct vgpu_usage *usage, int card)
 {
-	struct totals totals = {0, 0, 0, 0, 0};
+	struct totals totals = {0};
 	uint32_t seen = usage_slots_seen(usage);
 
 	for (uint32_t i = 0; i < seen; i++) {
@@ -64,6 +65,7 @@ static struct totals sum_charges(struct vgpu_usage *usage, int card)
 		uint64_t marks = usage_region_load(&usage->slots[i].unaccounted);
 		totals.unaccounted += marks >> card & 1;
 		totals.creating += (marks & CREATING(card)) != 0;
+		totals.expecting += usage_region_is_expected(&usage->overheads[card][i]);
 	}
 	totals.reserved = saturating_sum(totals.reserved, share_locks_orphans(card, false));
 	return totals;
@@ -107,6 +109,19 @@ static bool is_looked_up(const struct vgpu_usage *usage, const struct totals *to
 	       (found->processes == UINT32_MAX || usage_region_load(&usage->markings) == found->markings);
 }
 
+/*
+ * There is no room beside `held`. What other processes have booked for contexts in the making may become room: a further
+ * context of a process may take nothing.
+ */
+static enum verdict full(const struct vgpu_usage *usage, int card, int slot, const struct totals *totals,
+			 uint64_t beyond_limit)
+{
+	unsigned int own = usage_region_is_expected(&usage->overheads[card][slot]);
+	uint64_t others = totals->expecting > own ? totals->expecting - own : 0;
+
+	return beyond_limit > others * usage_context_size(card) ? FULL : FULL_FOR_NOW;
+}
+
 static enum verdict attempt(struct vgpu_usage *usage, int card, int slot, uint64_t size, struct usage_limit limit,
 			    const struct looked_up *found)
 {
@@ -126,10 +141,12 @@ static enum verdict attempt(struct vgpu_usage *usage, int card, int slot, uint64
 	if (is_created_by_another(usage, card, slot, &totals) && saturating_sum(held, size) > limit.memory)
 		return FULL_FOR_NOW;
 	if (saturating_sum(totals.reserved, size) > limit.memory)
-		return FULL;
+		return full(usage, card, slot, &totals, saturating_sum(totals.reserved, size) - limit.memory);
 	if (!is_known && totals.unaccounted)
 		return UNACCOUNTED;
-	return saturating_sum(held, size) > limit.memory ? FULL : CONTENDED;
+	if (saturating_sum(held, size) > limit.memory)
+		return full(usage, card, slot, &totals, saturating_sum(held, size) - limit.memory);
+	return CONTENDED;
 }
 
 static uint64_t (*_Atomic lookup)(int card, const uint8_t uuid[16]);
@@ -274,13 +291,13 @@ bool usage_reserve_overhead(int card, uint64_t size, struct usage_limit limit, u
 	return granted;
 }
 
-void usage_set_overhead(int card, uint64_t bytes)
+void usage_set_overhead(int card, uint64_t bytes, bool is_expected)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
 	int slot = usage_slots_enter(usage);
 
 	if (slot != NO_SLOT)
-		usage_region_store_overhead(&usage->overheads[card][slot], bytes);
+		usage_region_store_overhead(&usage->overheads[card][slot], bytes, is_expected);
 	usage_slots_leave();
 }
 

@@ -44,9 +44,10 @@ bool usage_force(int card, uint64_t size);
 void usage_release(int card, uint64_t size);
 
 /*
- * Records how much of this process's bookings is overhead. Call it before overhead is booked and after it is released.
+ * Records how much of this process's bookings is overhead, and whether a further context is expected in it, which may take
+ * nothing. Call it before overhead is booked and after it is released.
  */
-void usage_set_overhead(int card, uint64_t bytes);
+void usage_set_overhead(int card, uint64_t bytes, bool is_expected);
 
 /* Records how much of this process's bookings NVML lists with no process. */
 void usage_set_unlisted(int card, uint64_t bytes);

@@ -60,14 +60,21 @@ static inline void usage_region_store_unlisted(uint16_t *word, uint64_t bytes)
 
 static inline uint64_t usage_region_load_overhead(const uint32_t *word)
 {
-	return (uint64_t)__atomic_load_n(word, __ATOMIC_SEQ_CST) * VGPU_USAGE_OVERHEAD_UNIT;
+	return (uint64_t)(__atomic_load_n(word, __ATOMIC_SEQ_CST) & ~VGPU_USAGE_EXPECTED) * VGPU_USAGE_OVERHEAD_UNIT;
 }
 
-static inline void usage_region_store_overhead(uint32_t *word, uint64_t bytes)
+static inline bool usage_region_is_expected(const uint32_t *word)
+{
+	return __atomic_load_n(word, __ATOMIC_SEQ_CST) & VGPU_USAGE_EXPECTED;
+}
+
+static inline void usage_region_store_overhead(uint32_t *word, uint64_t bytes, bool is_expected)
 {
 	uint64_t units = bytes / VGPU_USAGE_OVERHEAD_UNIT + (bytes % VGPU_USAGE_OVERHEAD_UNIT != 0);
 
-	__atomic_store_n(word, units < UINT32_MAX ? (uint32_t)units : UINT32_MAX, __ATOMIC_SEQ_CST);
+	uint32_t shown = units < VGPU_USAGE_EXPECTED ? (uint32_t)units : VGPU_USAGE_EXPECTED - 1;
+
+	__atomic_store_n(word, shown | (is_expected ? VGPU_USAGE_EXPECTED : 0), __ATOMIC_SEQ_CST);
 }
 
 #endif

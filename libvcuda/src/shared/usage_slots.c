@@ -76,7 +76,7 @@ static void zero_charges(struct vgpu_usage *usage, uint32_t index)
 	for (uint32_t card = 0; usage_slots_has_card(usage, card); card++) {
 		usage_region_store(&usage->charges[card][index].attempting, 0);
 		usage_region_store(&usage->charges[card][index].reserved, 0);
-		usage_region_store_overhead(&usage->overheads[card][index], 0);
+		usage_region_store_overhead(&usage->overheads[card][index], 0, false);
 		usage_region_store_unlisted(&usage->unlisted[card][index], 0);
 	}
 	usage_region_store(&usage->slots[index].unaccounted, 0);

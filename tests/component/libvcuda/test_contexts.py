@@ -157,3 +157,21 @@ def test_who_fills_a_card_learns_what_a_context_takes(sim_box: Callable[..., Sim
     nested.does("cuInit 0")
     assert nested.numbers("cuDevicePrimaryCtxRetain & 0")[0] == OUT_OF_MEMORY
     assert int(box.cards()[0]["most_used"]) <= 4 * GIB + 64 * MIB
+
+
+@pytest.mark.parametrize("who", ["other_context", "other_memory", "own_memory"])
+def test_a_further_context_in_the_making_refuses_nobody(sim_box: Callable[..., SimBox], who: str) -> None:
+    """It takes nothing, but nobody knows that until it is made, so its size is booked."""
+    box = sim_box({**load_simctl().load_profile("t4x1"), "memory": {"context_ms": 400}}, nvml=True)
+    box.limit((2 if who == "other_context" else 3) * box.context)
+    maker, other = box.caller(), box.uninitialized()
+    other.does("cuInit 0")
+    if who != "other_context":
+        box.initialized(other, 0)
+    booked = box.usage()[2]
+    maker.ask("python __import__('threading').Thread(target=call,args=(['cuCtxCreate_v2','&','0','0'],)).start()")
+    wait_for(lambda: box.usage()[2] > booked)
+    if who == "other_context":
+        box.initialized(other, 0)
+    else:
+        (other if who == "other_memory" else maker).made(f"cuMemAlloc_v2 & {box.context}")

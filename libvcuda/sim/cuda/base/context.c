@@ -139,15 +139,26 @@ static CUresult create_context(struct sim_context **out, CUdevice device, unsign
 	return CUDA_SUCCESS;
 }
 
+/* Before the driver's lock is taken, and after it: a context in the making keeps no other call of the process. */
+static void take_half_of_its_time(bool is_made)
+{
+	uint64_t half = sim_state_header()->context_ms * UINT64_C(500000);
+
+	if (is_made && half)
+		sim_clock_sleep_until(sim_clock_now() + half);
+}
+
 static CUresult create_current(CUcontext *out, unsigned flags, CUdevice device, unsigned version)
 {
 	TRY(sim_device(device));
 	REJECT(!out || flags & ~CU_CTX_FLAGS_MASK);
 	if (stack.depth == SIM_STACK_DEPTH)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	take_half_of_its_time(true);
 	pthread_mutex_lock(&sim_driver.lock);
 	CUresult result = create_context(out, device, flags, version, false);
 	pthread_mutex_unlock(&sim_driver.lock);
+	take_half_of_its_time(result == CUDA_SUCCESS);
 	if (result == CUDA_SUCCESS)
 		stack.contexts[stack.depth++] = *out;
 	return result;
@@ -338,6 +349,14 @@ SIM_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer)
 	return set_peer(peer, false);
 }
 
+static bool has_primary(const struct sim_device *device)
+{
+	pthread_mutex_lock(&sim_driver.lock);
+	bool has = device->primary && device->primary->alive;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return has;
+}
+
 SIM_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice number)
 {
 	CUresult result = CUDA_SUCCESS;
@@ -345,6 +364,8 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice number)
 	TRY(sim_device(number));
 	REJECT(!out);
 	struct sim_device *device = &sim_driver.devices[number];
+	bool is_made = !has_primary(device);
+	take_half_of_its_time(is_made);
 	pthread_mutex_lock(&sim_driver.lock);
 	while (device->primary && device->primary->is_ending)
 		sim_clock_wait(&has_ended, &sim_driver.lock, SIM_NEVER);
@@ -356,7 +377,9 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice number)
 		device->retained++;
 		*out = device->primary;
 	}
-	return sim_object_unlock(result);
+	pthread_mutex_unlock(&sim_driver.lock);
+	take_half_of_its_time(is_made && result == CUDA_SUCCESS);
+	return result;
 }
 
 SIM_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice number)
