@@ -20,6 +20,8 @@
 #define PATIENCE_HERE NS_PER_S
 #define PROMPT (30 * NS_PER_US)         /* a launch, and the event after it, of a thread that was not held up */
 #define SURE (3 * NS_PER_US)           /* how much earlier than estimated a batch may end, in the mean */
+#define HIDDEN_PART 8 /* a kernel that overlaps longer ones counts with so much of its time, at least */
+#define TOGETHER (50 * NS_PER_MS) /* of work that overlaps: what is remembered of it */
 #define EXIT_PATIENCE (50 * NS_PER_MS)
 
 static atomic_bool stopped;
@@ -96,6 +98,14 @@ static bool ran_alone(const struct batch *batch)
 	return batch->counted == took && batch->overlap <= took / 2;
 }
 
+/* Of kernels of several streams that overlap, the part that they took while nobody else worked: at most all. */
+static uint64_t part_together(const struct compute_context *context, uint64_t guess)
+{
+	uint64_t used = context->together.used, estimate = context->together.estimate;
+
+	return used < estimate ? (uint64_t)((double)guess * (double)used / (double)estimate) : guess;
+}
+
 /*
  * Returns how much of the interval the container used: the estimate, within two bounds. `raw` ns of the interval were
  * not counted for other work. The upper bound leaves out the times at which the context was seen to be idle. The lower
@@ -106,8 +116,8 @@ static uint64_t own_part(const struct compute_context *context, const struct bat
 {
 	uint64_t most = saturating_less(raw, batch->gaps);
 	/* Another context that always has work takes every other time slice of the hardware. */
-	uint64_t strange =
-		(batch->is_first || batch->is_beside ? BATCH_SWITCHES : 0) + (batch->is_beside ? most / 2 : 0);
+	uint64_t change = bounds_max(BATCH_SWITCHES, 2 * change_cost(context->bucket));
+	uint64_t strange = (batch->is_first || batch->is_beside ? change : 0) + (batch->is_beside ? most / 2 : 0);
 	uint64_t least = saturating_less(most, batch->doubtful + batch->idle_times * LATENCY + strange);
 	uint64_t guess = batch->estimate;
 
@@ -115,34 +125,43 @@ static uint64_t own_part(const struct compute_context *context, const struct bat
 	if (batch->is_beside && !batch->is_guessed && batch->ended_at) {
 		if (ran_alone(batch))
 			return guess;
-		return bounds_min(guess - guess * context->together / 256, batch->ended_at - batch->started_at);
+		return bounds_min(part_together(context, guess), batch->ended_at - batch->started_at);
 	}
-	/* The first launch of a slice waits for the change of contexts, on some cards for a ms: much for a short one. */
+	/*
+	 * The first launch of a slice waits for the change of contexts, on some cards for a ms: much for a short one. Its mean
+	 * counts, though the interval be shorter: what long ones among its kernels are not charged, the short ones are.
+	 */
 	bool is_behind_change = batch->is_first && guess < NS_PER_MS;
 	if (batch->is_interrupted || (batch->is_beside && !batch->is_guessed))
 		least = 0;
-	else if (is_behind_change && !batch->is_guessed)
-		least = saturating_less(least, SLICE_CHANGE_MOST);
+	else if (is_behind_change && !batch->is_guessed && ran_alone(batch))
+		return bounds_max(guess, saturating_less(least, SLICE_CHANGE_MOST));
 	return guess < least ? least : guess > most ? most : guess;
 }
 
-/* Where other streams worked too, or the use was only set to the estimate, an interval is just an upper bound. */
+/*
+ * Where other streams worked too, the batch took its part of the interval: of kernels that overlap, the mean is what they
+ * take together. Where the use was only set to the estimate, the interval is just an upper bound.
+ */
 static void learn(const struct compute_context *context, const struct batch *batch, uint64_t used, uint64_t now)
 {
 	uint64_t took = batch->ended_at - batch->started_at;
 	bool is_alone = ran_alone(batch), is_beside = batch->is_beside;
 	bool is_sure = !is_beside && (!batch->is_first || took > SLICE_LONG); /* a change adds little to a long one */
 	/* With idle time in it an interval is too long: it says something if it is shorter than the estimate. */
-	bool is_clear = is_sure && (!batch->idle_times || took < batch->estimate);
-	bool is_certain = is_alone && (is_clear || (used > 4 * batch->estimate && !is_beside));
+	bool is_clear = is_sure && (is_alone ? !batch->idle_times || took < batch->estimate
+					     : !batch->idle_times && container_slice_has_neighbours(context->bucket));
+	bool is_certain = is_clear || (is_alone && used > 4 * batch->estimate && !is_beside);
 
 	/* Of rounds that a program polls, idle time shows in the long ones: those without any are the short ones. */
-	bool is_clean = !batch->idle_times && is_alone && !context->is_polled;
+	bool is_clean = is_clear && !batch->idle_times && !context->is_polled;
 
 	if (batch->is_mixed || batch->is_interrupted || (batch->launches > 1 && !is_clean))
 		return;
 	uint64_t measured = is_beside || batch->was_held ? saturating_less(batch->counted, batch->gaps) : used;
-	estimates_add(batch->kind, is_alone ? measured : took, batch->launches,
+	if (!is_alone)
+		measured = is_certain ? bounds_max(measured, took / HIDDEN_PART) : took;
+	estimates_add(batch->kind, measured, batch->launches,
 		      is_certain  ? ESTIMATE_EXACT
 		      : is_beside ? ESTIMATE_BESIDE
 				  : ESTIMATE_AT_MOST,
@@ -179,10 +198,14 @@ static void count_back(struct compute_context *context, struct batch *batch)
 /* Kernels of several streams may run side by side. Beside others nobody can see it: that is learned while there are none. */
 static void learn_overlap(struct compute_context *context, const struct batch *batch, uint64_t used)
 {
-	if (batch->is_beside || batch->is_guessed || !batch->estimate || ran_alone(batch))
+	if (batch->is_beside || batch->is_guessed || ran_alone(batch))
 		return;
-	uint64_t less = saturating_less(batch->estimate, used) * 256 / batch->estimate;
-	context->together = (context->together * 15 + less) / 16;
+	if (context->together.estimate > TOGETHER) {
+		context->together.estimate /= 2;
+		context->together.used /= 2;
+	}
+	context->together.estimate += batch->estimate;
+	context->together.used += used;
 }
 
 static void count_use(struct compute_context *context, struct batch *batch, uint64_t now)

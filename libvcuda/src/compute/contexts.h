@@ -93,7 +93,9 @@ struct compute_context {
 	uint64_t moved_at;    /* when a batch last ended, or was last found to be stuck */
 	struct gap gaps[GAPS]; /* the latest ones, in order */
 	uint64_t gap_count;
-	uint64_t together;    /* of 256: by how much less than their estimates the batches of several streams take */
+	struct {
+		uint64_t estimate, used;
+	} together; /* ns of batches of several streams that overlapped: their estimates, and what they took */
 	CUevent base;         /* an event whose time is known */
 	uint64_t base_at;
 	uint64_t base_seen;
