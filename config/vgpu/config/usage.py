@@ -41,6 +41,7 @@ SLOT = Struct("=QQQQQ")
 CHARGE = Struct("=QQ")
 OVERHEAD = Struct("=I")
 OVERHEAD_UNIT = 4096
+EXPECTED = 1 << 31  #: in an overhead: a part of it is booked for a context in the making
 UNLISTED = Struct("=H")
 UNLISTED_UNIT = 2 << 20
 TIME = Struct("=q11Q32x")
@@ -102,8 +103,8 @@ def allocated(data: bytes, source: str = "usage", ended: frozenset[int] = frozen
     """The same without the driver's own memory, as far as the processes have booked it."""
     return {
         uuid: sum(
-            max(0, reserved - units * OVERHEAD_UNIT)
-            for slot, ((_, reserved), (units,)) in enumerate(zip(charges, overheads))
+            max(0, reserved - overhead)
+            for slot, ((_, reserved), overhead) in enumerate(zip(charges, overheads))
             if slot not in ended
         )
         for uuid, charges, overheads, _ in _cards(data, source)
@@ -124,16 +125,16 @@ def listed(data: bytes, source: str = "usage", ended: frozenset[int] = frozenset
     """The same without what NVML lists with no process: managed memory, and what only descriptors keep."""
     return {
         uuid: sum(
-            max(0, reserved - overhead * OVERHEAD_UNIT - hidden * UNLISTED_UNIT)
-            for slot, ((_, reserved), (overhead,), (hidden,)) in enumerate(zip(charges, overheads, unlisted))
+            max(0, reserved - overhead - hidden * UNLISTED_UNIT)
+            for slot, ((_, reserved), overhead, (hidden,)) in enumerate(zip(charges, overheads, unlisted))
             if slot not in ended
         )
         for uuid, charges, overheads, unlisted in _cards(data, source)
     }
 
 
-def _cards(data: bytes, source: str) -> Iterator[tuple[str, Rows, Rows, Rows]]:
-    """Each card's uuid, its slots' charges (attempted, reserved), overheads, and what NVML does not list."""
+def _cards(data: bytes, source: str) -> Iterator[tuple[str, Rows, Iterator[int], Rows]]:
+    """Each card's uuid, its slots' charges (attempted, reserved), overheads in bytes, and what NVML does not list."""
     if len(data) == UNLISTED_OFFSET:
         data = data.ljust(SIZE, b"\0")
     if len(data) != SIZE or HEADER.unpack_from(data)[0] != IDENTITY:
@@ -143,7 +144,8 @@ def _cards(data: bytes, source: str) -> Iterator[tuple[str, Rows, Rows, Rows]]:
         key, uuid = CARD.unpack_from(data, HEADER.size + index * CARD.size)
         if key:
             charges = _rows(data, CHARGES_OFFSET, CHARGE, index, slots)
-            overheads = _rows(data, OVERHEADS_OFFSET, OVERHEAD, index, slots)
+            rows = _rows(data, OVERHEADS_OFFSET, OVERHEAD, index, slots)
+            overheads = ((units & ~EXPECTED) * OVERHEAD_UNIT for (units,) in rows)
             yield uuid_text(uuid), charges, overheads, _rows(data, UNLISTED_OFFSET, UNLISTED, index, slots)
 
 

@@ -41,7 +41,7 @@ def test_owners_are_those_of_charged_slots() -> None:
 
 def test_the_drivers_own_memory_is_no_allocation() -> None:
     data = bytearray(region(3, {1: bytes(16)}, {(1, 0): 5 * 4096, (1, 1): 4000, (1, 2): 7}))
-    for slot, units in enumerate((2, 1, 0)):
+    for slot, units in enumerate((2 | usage.EXPECTED, 1, 0)):
         at = usage.OVERHEADS_OFFSET + usage.OVERHEAD.size * (usage.SLOTS + slot)
         usage.OVERHEAD.pack_into(data, at, units)
     assert list(usage.allocated(bytes(data)).values()) == [3 * 4096 + 7]
