@@ -45,14 +45,13 @@ struct totals {
 	uint64_t overhead; /* the part of `reserved` that is overhead */
 	unsigned int unaccounted; /* processes with unaccounted overhead */
 	unsigned int creating;    /* processes that make a context, see usage_set_creating */
-	unsigned int expecting;   /* processes that have booked a further one of theirs, which they make */
 };
 
 #define CREATING(card) ((uint64_t)1 << (VGPU_USAGE_CREATING_SHIFT + (card)))
 
 static struct totals sum_charges(struct vgpu_usage *usage, int card)
 {
-	struct totals totals = {0};
+	struct totals totals = {0, 0, 0, 0, 0};
 	uint32_t seen = usage_slots_seen(usage);
 
 	for (uint32_t i = 0; i < seen; i++) {
@@ -65,7 +64,6 @@ static struct totals sum_charges(struct vgpu_usage *usage, int card)
 		uint64_t marks = usage_region_load(&usage->slots[i].unaccounted);
 		totals.unaccounted += marks >> card & 1;
 		totals.creating += (marks & CREATING(card)) != 0;
-		totals.expecting += usage_region_is_expected(&usage->overheads[card][i]);
 	}
 	totals.reserved = saturating_sum(totals.reserved, share_locks_orphans(card, false));
 	return totals;
@@ -110,16 +108,17 @@ static bool is_looked_up(const struct vgpu_usage *usage, const struct totals *to
 }
 
 /*
- * There is no room beside `held`. What other processes have booked for contexts in the making may become room: a further
- * context of a process may take nothing.
+ * There is no room. What other processes have booked for contexts in the making may become room: a further context of a
+ * process may take nothing.
  */
-static enum verdict full(const struct vgpu_usage *usage, int card, int slot, const struct totals *totals,
-			 uint64_t beyond_limit)
+static enum verdict full(const struct vgpu_usage *usage, int card, int slot, uint64_t beyond_limit)
 {
-	unsigned int own = usage_region_is_expected(&usage->overheads[card][slot]);
-	uint64_t others = totals->expecting > own ? totals->expecting - own : 0;
+	uint64_t expected = 0;
 
-	return beyond_limit > others * usage_context_size(card) ? FULL : FULL_FOR_NOW;
+	for (uint32_t i = 0; i < usage_slots_seen(usage); i++)
+		if ((int)i != slot && usage_region_is_expected(&usage->overheads[card][i]))
+			expected += usage_context_size(card);
+	return beyond_limit > expected ? FULL : FULL_FOR_NOW;
 }
 
 static enum verdict attempt(struct vgpu_usage *usage, int card, int slot, uint64_t size, struct usage_limit limit,
@@ -141,11 +140,11 @@ static enum verdict attempt(struct vgpu_usage *usage, int card, int slot, uint64
 	if (is_created_by_another(usage, card, slot, &totals) && saturating_sum(held, size) > limit.memory)
 		return FULL_FOR_NOW;
 	if (saturating_sum(totals.reserved, size) > limit.memory)
-		return full(usage, card, slot, &totals, saturating_sum(totals.reserved, size) - limit.memory);
+		return full(usage, card, slot, saturating_sum(totals.reserved, size) - limit.memory);
 	if (!is_known && totals.unaccounted)
 		return UNACCOUNTED;
 	if (saturating_sum(held, size) > limit.memory)
-		return full(usage, card, slot, &totals, saturating_sum(held, size) - limit.memory);
+		return full(usage, card, slot, saturating_sum(held, size) - limit.memory);
 	return CONTENDED;
 }
 
