@@ -59,7 +59,7 @@ static bool begin_call(void)
 
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-	bool known = false, is_call = begin_call(), is_locked = locks() && physical_lock_shared();
+	bool known = false, is_call = begin_call(), is_locked = is_call && physical_lock_shared();
 	struct allocation *last =
 		counts() ? allocations_dereference(ALLOCATED_HANDLE, handle, ANY_SERIAL, &known) : NULL;
 	const struct binder object = {MULTICAST_OBJECT, handle, last ? last->serial : 0};

@@ -25,19 +25,18 @@ enum {
 	PAUSE = 20000,    /* ns */
 	PATIENCE = 50000, /* pauses: a second and more */
 };
-#define ALONE (1u << 31)
+#define ALONE PHYSICAL_ALONE
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct binding *_Atomic bindings; /* changed under the lock */
 static _Atomic uint64_t next_number;
-static atomic_uint
-	holders; /* threads that share the lock of physical_lock_shared, and ALONE: one has it, or waits for them */
+atomic_uint physical_holders;
 
 /* The charges of a forked child are its parent's, see memory/allocations.h. */
 static void physical_after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	atomic_store(&holders, 0);
+	atomic_store(&physical_holders, 0);
 	bindings = NULL;
 }
 
@@ -52,7 +51,7 @@ static bool wait_for_holders(unsigned int wanted, unsigned int mask)
 	const struct timespec pause = {.tv_nsec = PAUSE};
 
 	for (int pauses = 0; pauses < PATIENCE; pauses++) {
-		if ((atomic_load(&holders) & mask) == wanted)
+		if ((atomic_load(&physical_holders) & mask) == wanted)
 			return true;
 		nanosleep(&pause, NULL);
 	}
@@ -60,48 +59,31 @@ static bool wait_for_holders(unsigned int wanted, unsigned int mask)
 }
 
 /* Others may have taken the lock from a thread that had it for too long. */
-static void let_go(unsigned int kind, unsigned int mask)
+void physical_let_go(unsigned int kind, unsigned int mask)
 {
-	unsigned int now = atomic_load(&holders);
+	unsigned int now = atomic_load(&physical_holders);
 
-	while (now & mask && !atomic_compare_exchange_weak(&holders, &now, now - kind))
+	while (now & mask && !atomic_compare_exchange_weak(&physical_holders, &now, now - kind))
 		;
 }
 
-bool physical_lock_alone(void)
+void physical_wait_alone(void)
 {
-	unsigned int none = 0;
-
-	if (atomic_compare_exchange_strong(&holders, &none, ALONE))
-		return true;
-	while (atomic_fetch_or(&holders, ALONE) & ALONE)
+	while (atomic_fetch_or(&physical_holders, ALONE) & ALONE)
 		if (!wait_for_holders(0, ALONE))
 			break;
 	if (!wait_for_holders(ALONE, UINT32_MAX))
-		atomic_store(&holders, ALONE);
-	return true;
+		atomic_store(&physical_holders, ALONE);
 }
 
-bool physical_lock_shared(void)
+/* It has been counted among the threads that share the lock. */
+void physical_wait_shared(void)
 {
-	while (atomic_fetch_add(&holders, 1) & ALONE) {
-		let_go(1, ~ALONE);
+	do {
+		physical_let_go(1, ~ALONE);
 		if (!wait_for_holders(0, ALONE))
-			atomic_store(&holders, 0);
-	}
-	return true;
-}
-
-void physical_unlock_alone(bool is_locked)
-{
-	if (is_locked)
-		let_go(ALONE, ALONE);
-}
-
-void physical_unlock_shared(bool is_locked)
-{
-	if (is_locked)
-		let_go(1, ~ALONE);
+			atomic_store(&physical_holders, 0);
+	} while (atomic_fetch_add(&physical_holders, 1) & ALONE);
 }
 
 /* Drops what the bindings of a list refer to. Called without the lock: the last reference may end further bindings. */

@@ -9,6 +9,7 @@
 #ifndef VCUDA_PHYSICAL_H
 #define VCUDA_PHYSICAL_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -35,10 +36,10 @@ struct binder physical_binder(enum binder_kind kind, uint64_t key);
  * own calls must take none. The first two return true. No wait takes much longer than a second, since the driver may make a
  * thread wait for another one: who has had the lock for so long loses it.
  */
-bool physical_lock_alone(void);
-bool physical_lock_shared(void);
-void physical_unlock_alone(bool is_locked);
-void physical_unlock_shared(bool is_locked);
+static inline bool physical_lock_alone(void);
+static inline bool physical_lock_shared(void);
+static inline void physical_unlock_alone(bool is_locked);
+static inline void physical_unlock_shared(bool is_locked);
 
 /*
  * Drops a reference to the entry with this serial (as for allocations_dereference), and with the last one the charge and
@@ -64,5 +65,47 @@ void physical_unbind(struct binder from, CUdevice device, uint64_t offset, uint6
 
 /* The driver has destroyed the binder, with its bindings before the number. */
 void physical_unbind_all(struct binder from, uint64_t before);
+
+/* ---- inline, since each call that makes or releases memory makes these calls; the rest is for more than one thread ---- */
+
+#define PHYSICAL_ALONE (1u << 31)
+extern atomic_uint
+	physical_holders; /* threads that share the lock, and PHYSICAL_ALONE: one has it, or waits for them */
+
+void physical_wait_alone(void);
+void physical_wait_shared(void);
+void physical_let_go(unsigned int kind, unsigned int mask);
+
+static inline bool physical_lock_alone(void)
+{
+	unsigned int none = 0;
+
+	if (!atomic_compare_exchange_strong(&physical_holders, &none, PHYSICAL_ALONE))
+		physical_wait_alone();
+	return true;
+}
+
+static inline bool physical_lock_shared(void)
+{
+	if (atomic_fetch_add(&physical_holders, 1) & PHYSICAL_ALONE)
+		physical_wait_shared();
+	return true;
+}
+
+static inline void physical_unlock_alone(bool is_locked)
+{
+	unsigned int only = PHYSICAL_ALONE;
+
+	if (is_locked && !atomic_compare_exchange_strong(&physical_holders, &only, 0))
+		physical_let_go(PHYSICAL_ALONE, PHYSICAL_ALONE);
+}
+
+static inline void physical_unlock_shared(bool is_locked)
+{
+	unsigned int only = 1;
+
+	if (is_locked && !atomic_compare_exchange_strong(&physical_holders, &only, 0))
+		physical_let_go(1, ~PHYSICAL_ALONE);
+}
 
 #endif
