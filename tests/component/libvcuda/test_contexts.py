@@ -46,6 +46,34 @@ def test_a_context_that_is_refused_never_exists(t4_nvml: SimBox, call: str, has_
     assert holder.alloc(40 * MIB)[0] == 0
 
 
+@pytest.mark.parametrize("_round", range(12))
+def test_contexts_that_race_for_the_last_room(t4_nvml: SimBox, _round: int) -> None:
+    """Nobody knows the size of a context when they begin. As many are made as there is room for."""
+    room = 3
+    limit = room * t4_nvml.context + 20 * MIB
+    t4_nvml.limit(limit)
+    clients = [created(t4_nvml) for _ in range(8)]
+    for client in clients:
+        client.send("open 0")
+    results = [client.receive()[0] for client in clients]
+    assert sorted(results) == ["0"] * room + [str(OUT_OF_MEMORY)] * (len(clients) - room)
+    assert most(t4_nvml) <= limit
+    assert t4_nvml.usage()[1:] == (0, room * t4_nvml.context)
+
+
+def test_contexts_that_race_with_allocations(t4_nvml: SimBox) -> None:
+    limit = 3 * GIB
+    t4_nvml.limit(limit)
+    takers, comers = [t4_nvml.opened() for _ in range(2)], [created(t4_nvml) for _ in range(4)]
+    for taker in takers:
+        taker.send(f"threads 1 {16 * MIB} 1000")
+    for comer in comers:
+        comer.send("open 0")
+    for client in (*takers, *comers):
+        client.receive()
+    assert limit - t4_nvml.context <= most(t4_nvml) <= limit
+
+
 def test_a_process_that_is_killed_while_it_makes_a_context(t4_nvml: SimBox) -> None:
     limit = 2 * t4_nvml.context
     t4_nvml.limit(limit)
@@ -141,8 +169,10 @@ def test_a_further_context_in_the_making_refuses_nobody(sim_box: Callable[..., S
     if who != "other_context":
         box.initialized(other, 0)
     booked = box.usage()[2]
-    maker.ask("python __import__('threading').Thread(target=call,args=(['cuCtxCreate_v2','&','0','0'],)).start()")
-    wait_for(lambda: box.usage()[2] > booked)
+    thread = "__import__('threading').Thread(target=call,args=(['cuCtxCreate_v2','&','0','0'],))"
+    maker.ask(f"python globals().update(thread={thread})or(globals()['thread'].start())")
+    lives = "python globals()['thread'].is_alive()"  # on a busy machine it may be over before anybody looks
+    wait_for(lambda: box.usage()[2] > booked or maker.ask(lives) == ["False"])
     if who == "other_context":
         box.initialized(other, 0)
     else:
