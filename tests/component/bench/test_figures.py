@@ -149,6 +149,24 @@ def test_tenants_of_mixes_are_named_by_what_they_do_and_each_differently(bench: 
         assert len(set(called)) == len(called)
 
 
+def test_a_mix_is_met_within_all_bars_and_its_line_says_what_each_tenant_had(bench: Any) -> None:
+    mix, scenario = bench.cores_mix, bench.cores_scenario
+    tenants = [scenario.Tenant(30, [{"graph": 300}]), scenario.Tenant(70, [{"wait": 0}])]
+
+    def met(*figures: float) -> bool:
+        lacks, beyond, use, harm = figures
+        outcomes = [outcome(bench, [0, SECOND], [[0, 0], [share * 10 * MS, 690 * MS]]) for share in (29, 20, 30)]
+        found = mix.Found(3, scenario.Scenario(tenants, (0, SECOND)), lacks, beyond, use, {0: harm}, tuple(outcomes))
+        state = "met" if found.is_met else "MISSED"
+        figures_of = f"points {lacks:.1f}, beyond {beyond:.1f}, use {use:.3f}, harm_ms {harm:.1f}"
+        shares = "30: graph of 300 29.0/20.0/30.0; 70: flood 69.0/69.0/69.0"
+        assert mix.line(found) == f"mix 3, {state}: {figures_of} (libvcuda/none/ideal: {shares})"
+        return bool(found.is_met)
+
+    assert met(2, 1, 0.97, 1)
+    assert not any((met(2.1, 1, 0.97, 1), met(2, 1.1, 0.97, 1), met(2, 1, 0.96, 1), met(2, 1, 0.97, 1.1)))
+
+
 def test_json_and_table(bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = bench.results.Result
 
