@@ -97,15 +97,11 @@ static void join_queue(struct token_bucket *bucket, uint64_t place, uint64_t now
 	presence_queue(place);
 }
 
-/*
- * Returns for how long the container's tokens have been owed to it, within bounds. Less than 0: it is in debt. The more
- * containers take turns, the longer may all have waited: who is owed most still has to come first.
- */
+/* Returns for how long the container's tokens have been owed to it, within bounds. Less than 0: it is in debt. */
 static int64_t owed_for(const struct token_bucket *bucket)
 {
 	int64_t most = (int64_t)(100 * NS_PER_S), tokens = LOAD(bucket->shared.time->level);
-	uint64_t tenants = bounds_max(LOAD(bucket->schedule.tenants), 2);
-	int64_t longest = (int64_t)(schedule_period(bucket) * tenants / 2 + LOAD(container_slice.waited));
+	int64_t longest = (int64_t)(schedule_period(bucket) + LOAD(container_slice.waited));
 
 	tokens = tokens > most ? most : tokens < -most ? -most : tokens;
 	int64_t owed = tokens * (int64_t)WHOLE / (int64_t)schedule_own_rate(bucket);
