@@ -24,6 +24,7 @@ struct watch {
 
 static struct watch *watches; /* under sim_driver.lock */
 static bool is_running;
+static uint32_t number; /* of the thread in virtual time */
 
 static void finish(struct watch *watch)
 {
@@ -88,6 +89,7 @@ static void *watch_thread(void *argument)
 
 	prctl(PR_SET_NAME, "vgpu-sim-watch");
 	sim_realtime_stay();
+	sim_clock_thread_adopt(number);
 	while ((list = take())) {
 		pause = look(list) ? SHORTEST_NS : pause < LONGEST_NS / 2 ? pause * 2 : LONGEST_NS;
 		sim_clock_sleep_until(sim_clock_now() + pause);
@@ -105,7 +107,10 @@ static void start(void)
 		return;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
+	number = sim_clock_thread_announce();
 	is_running = pthread_create(&id, NULL, watch_thread, NULL) == 0;
+	if (!is_running)
+		sim_clock_thread_withdraw(number);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (is_running)
 		pthread_detach(id);
