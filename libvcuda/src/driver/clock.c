@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <linux/futex.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -131,17 +132,21 @@ void clock_wake_all(uint32_t *word)
 
 /* ---- threads ---- */
 
-static void (*thread_body)(void);
-static uint32_t thread_number;
+struct start {
+	void (*body)(void);
+	uint32_t number; /* on the simulator's clock */
+};
 
 static void *thread_main(void *argument)
 {
-	(void)argument;
+	struct start start = *(struct start *)argument;
+
+	free(argument);
 	prctl(PR_SET_NAME, "vgpu-cores");
 	prctl(PR_SET_TIMERSLACK, 50000ul);
 	if (virtual_clock())
-		simulated->thread_adopt(thread_number);
-	thread_body();
+		simulated->thread_adopt(start.number);
+	start.body();
 	return NULL;
 }
 
@@ -149,23 +154,27 @@ bool clock_thread(void (*body)(void))
 {
 	const struct vgpu_sim_clock *clock = virtual_clock();
 	pthread_attr_t attributes;
+	struct start *start = malloc(sizeof(*start));
 	sigset_t all, before;
 	pthread_t id;
 
-	thread_body = body;
-	if (clock)
-		thread_number = clock->thread_announce();
+	if (!start)
+		return false;
+	*start = (struct start){body, clock ? clock->thread_announce() : 0};
 	pthread_attr_init(&attributes);
 	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attributes, STACK);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	bool created = pthread_create(&id, &attributes, thread_main, NULL) == 0;
+	bool created = pthread_create(&id, &attributes, thread_main, start) == 0;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_attr_destroy(&attributes);
-	if (!created && clock)
-		clock->thread_withdraw(thread_number);
-	return created;
+	if (created)
+		return true;
+	if (clock)
+		clock->thread_withdraw(start->number);
+	free(start);
+	return false;
 }
 
 /* ---- lateness ---- */
