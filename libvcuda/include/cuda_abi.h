@@ -678,6 +678,12 @@ CUresult cuLaunchHostFunc_v2(CUstream stream, void *function, void *data, unsign
 CUresult cuLaunchHostFunc_v2_ptsz(CUstream stream, void *function, void *data, unsigned int mode);
 CUresult cuStreamAddCallback(CUstream stream, void *callback, void *data, unsigned int flags);
 CUresult cuStreamAddCallback_ptsz(CUstream stream, void *callback, void *data, unsigned int flags);
+#define CU_STREAM_WAIT_VALUE_GEQ 0
+#define CU_MEMHOSTREGISTER_PORTABLE 1
+#define CU_MEMHOSTREGISTER_DEVICEMAP 2
+CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned int flags);
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *pointer, unsigned int flags);
+
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags);
 CUresult cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags);
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags);

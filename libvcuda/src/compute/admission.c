@@ -116,15 +116,18 @@ static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t e
  * Whether more work may be under way: enough to keep the card busy, little enough to stop soon. Two kernels may always
  * be, but no more than two that were never measured.
  */
-static bool has_room(const struct token_bucket *bucket, uint64_t estimate, const struct estimate *kind, uint64_t now,
-		     uint64_t *again)
+static bool has_room(const struct launch *launch, uint64_t now, uint64_t *again)
 {
+	const struct token_bucket *bucket = launch->bucket;
+	const struct estimate *kind = launch->kind;
+	uint64_t estimate = launch->estimate;
 	uint64_t in_flight = token_bucket_in_flight(bucket), most_in_flight = run_ahead(bucket, now);
 	uint64_t finish = LOAD(bucket->finish);
 	bool is_known = estimates_known(kind);
 
 	if (container_slice_has_neighbours(bucket))
-		return has_room_beside_others(bucket, estimate, estimates_trusted(kind), now, again);
+		return has_room_beside_others(
+			bucket, estimate, launch->is_held ? !launch->is_doubted : estimates_trusted(kind), now, again);
 	if (in_flight <= estimate + VGPU_USAGE_TIME_UNIT || (is_known && in_flight + estimate <= most_in_flight))
 		return true;
 	uint64_t rest = is_known ? in_flight + estimate - most_in_flight : in_flight;
@@ -167,10 +170,11 @@ static bool waits_to_borrow(struct token_bucket *bucket, uint64_t now)
 	return true;
 }
 
-bool admission_try(struct token_bucket *bucket, uint64_t estimate, const struct estimate *kind, uint64_t now,
-		   uint64_t *again)
+bool admission_try(const struct launch *launch, uint64_t now, uint64_t *again)
 {
-	bool is_known = estimates_known(kind);
+	struct token_bucket *bucket = launch->bucket;
+	uint64_t estimate = launch->estimate;
+	bool is_known = estimates_known(launch->kind);
 
 	schedule_follow(bucket, now);
 	bool is_idle = account_refill(bucket, now);
@@ -179,7 +183,7 @@ bool admission_try(struct token_bucket *bucket, uint64_t estimate, const struct 
 		*again = bounds_min(*again, now + SLICE_LOOK_AGAIN);
 		return false;
 	}
-	if (!may_begin || !has_room(bucket, estimate, kind, now, again) || !process_slice_has(bucket, now, again)) {
+	if (!may_begin || !has_room(launch, now, again) || !process_slice_has(bucket, now, again)) {
 		container_slice_unqueue(bucket);
 		return false;
 	}
@@ -192,7 +196,7 @@ bool admission_try(struct token_bucket *bucket, uint64_t estimate, const struct 
 		return false;
 	}
 	if (container_slice_has_neighbours(bucket))
-		container_slice_extend_lease(is_known, estimates_certain(kind, now), now);
+		container_slice_extend_lease(is_known, estimates_certain(launch->kind, now), now);
 	return true;
 }
 

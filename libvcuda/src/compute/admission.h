@@ -11,9 +11,10 @@
 #include "compute/estimates.h"
 #include "compute/token_bucket.h"
 
-/* Reserves `estimate` ns if work of that estimated length may begin now. If not, *again is when to try again. */
-bool admission_try(struct token_bucket *bucket, uint64_t estimate, const struct estimate *kind, uint64_t now,
-		   uint64_t *again);
+struct launch;
+
+/* Reserves the launch's estimate if it may begin now. If not, *again is when to try again. */
+bool admission_try(const struct launch *launch, uint64_t now, uint64_t *again);
 
 /*
  * Reserves a local slice and returns its ns: launches may take it until *until without any other call. 0: there is

@@ -5,6 +5,7 @@
 #include "compute/admission.h"
 #include "compute/card_clock.h"
 #include "compute/container_slice.h"
+#include "compute/gates.h"
 #include "compute/process_slice.h"
 #include "driver/cuda_table.h"
 
@@ -42,10 +43,25 @@ static void count_up(uint32_t *word, int change)
 	__atomic_store_n(word, *word + (uint32_t)change, __ATOMIC_RELAXED);
 }
 
+/* A value opens all gates up to it. Those without work behind them open with the next one that has some, or the last. */
+static void end_hold(struct compute_context *context, struct batch *batch, uint32_t gate)
+{
+	struct stream_slot *slot = &context->slots[batch->slot];
+
+	batch->is_held = false;
+	slot->held--;
+	STORE(context->held_ns, context->held_ns - batch->estimate);
+	STORE(context->held_launches, context->held_launches - batch->launches);
+	count_up(&context->held, -1);
+	gates_open(context, slot, slot->held ? gate : slot->gates);
+}
+
 void batch_set_free(struct compute_context *context, struct batch *batch)
 {
 	if (batch->state == OPEN)
 		context->slots[batch->slot].open = -1;
+	if (batch->is_held)
+		end_hold(context, batch, context->gate_words[batch->slot]);
 	batch_drop_local_slice(context, batch);
 	card_clock_put_event(context, batch->start);
 	card_clock_put_event(context, batch->end);
@@ -54,32 +70,52 @@ void batch_set_free(struct compute_context *context, struct batch *batch)
 	count_up(&context->under_way, -1);
 }
 
-static void open_batch(struct compute_context *context, struct stream_slot *slot, struct launch *launch, uint64_t now)
+/* Its work may run from now on. */
+static void begin_batch(struct compute_context *context, struct batch *batch, uint64_t now)
 {
 	struct token_bucket *bucket = context->bucket;
-	struct batch *batch = free_batch(context);
 
-	CUevent start = batch ? card_clock_record(context, launch->stream) : NULL;
-	if (!start)
-		return;
-	*batch = (struct batch){.state = OPEN,
-				.start = start,
-				.slot = (uint32_t)(slot - context->slots),
-				.order = ++context->orders,
-				.kind = launch->kind,
-				.opened_at = now,
-				.is_behind_wait = slot->waits};
-	slot->waits = false;
-	batch->was_idle = !context->under_way;
+	batch->was_idle = context->under_way == context->held + !batch->is_held;
 	if (__atomic_exchange_n(&bucket->has_new_slice, 0, __ATOMIC_RELAXED)) {
 		batch->is_first = true;
 		batch->is_after_others = LOAD(bucket->was_waited_for);
 	}
 	batch->is_beside = container_slice_is_mixed(bucket);
 	process_slice_wants(bucket, now);
+}
+
+static void open_batch(struct compute_context *context, struct stream_slot *slot, struct launch *launch, uint64_t now)
+{
+	struct batch *batch = free_batch(context);
+	uint32_t gate = batch && launch->is_held ? gates_put(context, slot, launch->stream) : 0;
+
+	if (launch->is_held && !gate)
+		return;
+	CUevent start = batch ? card_clock_record(context, launch->stream) : NULL;
+	if (!start) {
+		if (gate && !slot->held)
+			gates_open(context, slot, gate);
+		return;
+	}
+	*batch = (struct batch){.state = OPEN,
+				.start = start,
+				.slot = (uint32_t)(slot - context->slots),
+				.order = ++context->orders,
+				.kind = launch->kind,
+				.opened_at = now,
+				.is_held = launch->is_held,
+				.gate = gate,
+				.is_behind_wait = slot->waits};
+	slot->waits = false;
 	count_up(&context->under_way, 1);
 	slot->open = (int32_t)(batch - context->batches);
 	launch->opened = true;
+	if (launch->is_held) {
+		slot->held++;
+		count_up(&context->held, 1);
+		return;
+	}
+	begin_batch(context, batch, now);
 	/* The next batch begins where this one ends, which is more certain. */
 	launch->closes = batch->is_first && !batch->is_beside;
 }
@@ -128,7 +164,8 @@ static void count_interruptions(struct compute_context *context)
 	context->interrupted = 0;
 }
 
-static void add_to(struct batch *batch, struct stream_slot *slot, struct launch *launch, uint64_t now)
+static void add_to(struct compute_context *context, struct batch *batch, struct stream_slot *slot,
+		   struct launch *launch, uint64_t now)
 {
 	batch->is_mixed |= launch->kind != batch->kind;
 	batch->is_guessed |= !estimates_fresh(launch->kind, now);
@@ -138,6 +175,13 @@ static void add_to(struct batch *batch, struct stream_slot *slot, struct launch 
 	STORE(launch->kind->launched, LOAD(launch->kind->launched) + 1);
 	batch->launches++;
 	batch->estimate += launch->estimate;
+	if (batch->is_held) {
+		batch->is_doubted |= !estimates_trusted(launch->kind);
+		STORE(context->held_ns, context->held_ns + launch->estimate);
+		STORE(context->held_launches, context->held_launches + 1);
+		launch->closes |= batch->estimate >= LONG_ENOUGH;
+		return;
+	}
 	batch->booked += launch->estimate;
 	slot->expected = (slot->expected > now ? slot->expected : now) + launch->estimate;
 	batch->expected = slot->expected;
@@ -161,10 +205,35 @@ bool batch_join_reserved(struct launch *launch, uint64_t now)
 		launch->batch = slot->open;
 		launch->order = batch->order;
 		note_gap(context, slot, launch->estimate, now, now);
-		add_to(batch, slot, launch, now);
+		add_to(context, batch, slot, launch, now);
 	}
 	contexts_unlock(&context->lock);
 	return is_reserved;
+}
+
+/* Puts the launch behind a gate, if it can be made. */
+static void hold(struct compute_context *context, struct stream_slot *slot, struct launch *launch, uint64_t now)
+{
+	struct batch *batch = slot->open < 0 ? NULL : &context->batches[slot->open];
+	bool sample = wants_sample(slot, launch, now);
+
+	if (batch && (sample || !batch->is_held)) {
+		record_end(context, batch, launch->stream, now);
+		batch = NULL;
+	}
+	launch->is_held = true;
+	if (!batch)
+		open_batch(context, slot, launch, now);
+	launch->batch = slot->open;
+	launch->is_held = slot->open >= 0;
+	if (launch->is_held) {
+		batch = &context->batches[slot->open];
+		launch->order = batch->order;
+		launch->closes |= sample;
+		if (sample)
+			slot->sampled_at = now;
+		add_to(context, batch, slot, launch, now);
+	}
 }
 
 void batch_join(struct launch *launch, uint64_t asked, uint64_t now)
@@ -181,6 +250,13 @@ void batch_join(struct launch *launch, uint64_t asked, uint64_t now)
 	if (context->interrupted && context->interrupted != slot->key)
 		count_interruptions(context);
 	struct batch *batch = slot->open < 0 ? NULL : &context->batches[slot->open];
+	if (slot->held) { /* another thread has put a gate before it meanwhile */
+		hold(context, slot, launch, now);
+		if (launch->is_held)
+			account_release(context->bucket, launch->estimate);
+		contexts_unlock(&context->lock);
+		return;
+	}
 	note_gap(context, slot, launch->estimate, asked, now);
 	bool sample = wants_sample(slot, launch, now);
 	if (sample)
@@ -197,7 +273,7 @@ void batch_join(struct launch *launch, uint64_t asked, uint64_t now)
 	if (batch) {
 		launch->order = batch->order;
 		launch->closes |= sample;
-		add_to(batch, slot, launch, now);
+		add_to(context, batch, slot, launch, now);
 	}
 	if (batch && !launch->closes) {
 		batch_drop_local_slice(context, batch);
@@ -217,17 +293,83 @@ static struct batch *batch_of(struct compute_context *context, const struct laun
 	return batch->state != FREE && batch->order == launch->order ? batch : NULL;
 }
 
+bool batch_hold(struct launch *launch, uint64_t now)
+{
+	struct compute_context *context = launch->context;
+
+	contexts_lock(&context->lock);
+	struct stream_slot *slot = contexts_slot(context, launch->stream_key);
+	bool has_room = context->under_way < HELD_MOST_BATCHES && context->held_launches < HELD_MOST_LAUNCHES &&
+			(!context->held || context->held_ns + launch->estimate <= HELD_MOST);
+	if (slot->key == launch->stream_key && has_room)
+		hold(context, slot, launch, now);
+	contexts_unlock(&context->lock);
+	return launch->is_held;
+}
+
+bool batch_first_held(struct compute_context *context, struct launch *launch)
+{
+	struct batch *first = NULL;
+
+	for (int i = 0; i < BATCHES; i++) {
+		struct batch *batch = &context->batches[i];
+		if (batch->state != FREE && batch->is_held && (!first || batch->order < first->order))
+			first = batch;
+	}
+	if (!first)
+		return false;
+	*launch = (struct launch){.context = context,
+				  .bucket = context->bucket,
+				  .kind = first->kind,
+				  .stream_key = context->slots[first->slot].key,
+				  .thread = &guard_this_thread,
+				  .estimate = first->estimate,
+				  .batch = (int32_t)(first - context->batches),
+				  .order = first->order,
+				  .is_held = true,
+				  .is_doubted = first->is_mixed ? first->is_doubted : !estimates_trusted(first->kind)};
+	return true;
+}
+
+void batch_let_go(struct launch *launch, uint64_t now)
+{
+	struct compute_context *context = launch->context;
+	struct batch *batch = batch_of(context, launch);
+
+	if (!batch || !batch->is_held) {
+		account_release(launch->bucket, launch->estimate);
+		return;
+	}
+	struct stream_slot *slot = &context->slots[batch->slot];
+	if (batch->estimate > launch->estimate)
+		account_reserve(launch->bucket, batch->estimate - launch->estimate, true, now);
+	else if (batch->estimate < launch->estimate)
+		account_release(launch->bucket, launch->estimate - batch->estimate);
+	if (context->interrupted && context->interrupted != slot->key)
+		count_interruptions(context);
+	begin_batch(context, batch, now);
+	batch->booked = batch->estimate;
+	note_gap(context, slot, batch->estimate, now, now);
+	slot->expected = bounds_max(slot->expected, now) + batch->estimate;
+	batch->expected = slot->expected;
+	batch->opened_at = now;
+	if (batch->launched_at)
+		batch->launched_at = now;
+	end_hold(context, batch, batch->gate);
+}
+
 /* Another thread ended the batch while a launch was in the driver: the end event may lie before the work. */
 static void move_end(struct compute_context *context, struct batch *batch, CUstream stream, uint64_t now)
 {
-	CUevent end = card_clock_record(context, stream);
+	/* Behind a gate the end would not come before others have had the card. */
+	CUevent end = context->slots[batch->slot].held ? NULL : card_clock_record(context, stream);
 
+	batch->is_mixed = true; /* other work may lie between */
 	if (!end)
 		return;
 	card_clock_put_event(context, batch->end);
 	batch->end = end;
 	batch->closed_at = now;
-	batch->is_mixed = true; /* other work may lie between */
 }
 
 /* Whether the launch's batch is still open. Without the lock: the answer may be late. */
@@ -272,14 +414,29 @@ static void note_success(struct compute_context *context, struct batch *batch, c
  */
 static void undo(struct compute_context *context, struct batch *batch, const struct launch *launch, uint64_t now)
 {
-	account_release(launch->bucket, launch->estimate);
+	if (batch->is_held) {
+		STORE(context->held_ns, context->held_ns - launch->estimate);
+		STORE(context->held_launches, context->held_launches - 1);
+	} else {
+		account_release(launch->bucket, launch->estimate);
+		batch->booked -= launch->estimate;
+	}
 	batch->launches--;
 	batch->estimate -= launch->estimate;
-	batch->booked -= launch->estimate;
 	if (!batch->launches)
 		batch_set_free(context, batch);
 	else if (launch->opened)
 		batch->launched_at = now; /* for the others */
+}
+
+void batch_let_all_go(struct compute_context *context)
+{
+	struct launch first;
+
+	while (batch_first_held(context, &first)) {
+		account_reserve(first.bucket, first.estimate, estimates_known(first.kind), clock_now());
+		batch_let_go(&first, clock_now());
+	}
 }
 
 bool batch_joined(struct launch *launch, bool succeeded)
@@ -321,7 +478,7 @@ uint64_t batch_end_quiet(struct compute_context *context, uint64_t now)
 	for (int i = 0; i < BATCHES; i++) {
 		struct batch *batch = &context->batches[i];
 		const struct stream_slot *slot = &context->slots[batch->slot];
-		if (batch->state != OPEN || !batch->launched_at || batch->is_behind_wait ||
+		if (batch->state != OPEN || batch->is_held || !batch->launched_at || batch->is_behind_wait ||
 		    slot->stream == CU_STREAM_PER_THREAD || (slot->stream == CU_STREAM_LEGACY && context->working > 1))
 			continue;
 		uint64_t due = bounds_max(batch->joined_at + BATCH_QUIET, batch->expected - BATCH_QUIET);
@@ -339,8 +496,8 @@ void batch_note_done(struct compute_context *context, const struct batch *done)
 	struct stream_slot *slot = &context->slots[done->slot];
 
 	for (int i = 0; i < BATCHES; i++)
-		if (context->batches[i].state != FREE && context->batches[i].slot == done->slot &&
-		    &context->batches[i] != done)
+		if (context->batches[i].state != FREE && !context->batches[i].is_held &&
+		    context->batches[i].slot == done->slot && &context->batches[i] != done)
 			return;
 	if (!slot->has_work)
 		return;
@@ -430,7 +587,7 @@ static struct stream_slot *lock_stream_slot(struct compute_context *context, uin
 static void interrupt_batch(struct compute_context *context, struct stream_slot *slot, CUstream stream, bool waits)
 {
 	struct batch *batch = &context->batches[slot->open];
-	bool is_alone = context->working == 1 && slot->has_work;
+	bool is_alone = context->working == 1 && slot->has_work && !context->held;
 
 	if (waits || !is_alone || batch->estimate >= WORTH_AN_EVENT) {
 		record_end(context, batch, stream, clock_now());

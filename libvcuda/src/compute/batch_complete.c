@@ -131,7 +131,7 @@ static uint64_t own_part(const struct compute_context *context, const struct bat
 	 * The first launch of a slice waits for the change of contexts, on some cards for a ms: much for a short one. Its mean
 	 * counts, though the interval be shorter: what long ones among its kernels are not charged, the short ones are.
 	 */
-	bool is_behind_change = batch->is_first && guess < NS_PER_MS;
+	bool is_behind_change = batch->is_first && guess < (batch->gate ? 2 : 1) * NS_PER_MS;
 	if (batch->is_interrupted || (batch->is_beside && !batch->is_guessed))
 		least = 0;
 	else if (is_behind_change && !batch->is_guessed && ran_alone(batch))
@@ -173,11 +173,11 @@ static void learn(const struct compute_context *context, const struct batch *bat
 /* Learns what a change of contexts costs, from one kernel whose own time is well known. */
 static void learn_change(struct token_bucket *bucket, const struct batch *batch)
 {
-	bool is_clear = batch->launches == 1 && batch->was_idle && !batch->is_mixed && !batch->is_interrupted &&
-			!batch->is_behind_wait && !batch->is_beside && estimates_known(batch->kind) &&
-			batch->estimate * LOAD(bucket->unsure) / 256 < SURE &&
+	bool is_clear = (batch->launches == 1 || batch->gate) && batch->was_idle && !batch->is_mixed &&
+			!batch->is_interrupted && !batch->is_behind_wait && !batch->is_beside &&
+			estimates_known(batch->kind) && batch->estimate * LOAD(bucket->unsure) / 256 < SURE &&
 			batch->launched_at - batch->opened_at < PROMPT &&
-			batch->closed_at - batch->launched_at < PROMPT;
+			batch->closed_at < batch->launched_at + PROMPT;
 
 	if (is_clear && (batch->is_after_others || !batch->is_first))
 		change_cost_measured(bucket, batch->is_first,
@@ -239,7 +239,8 @@ static void count_use(struct compute_context *context, struct batch *batch, uint
 static void write_off(struct compute_context *context, struct batch *batch, uint64_t now)
 {
 	batch_drop_local_slice(context, batch);
-	account_complete(context->bucket, batch->estimate, batch->booked, batch->estimate, now, now);
+	if (!batch->is_held)
+		account_complete(context->bucket, batch->estimate, batch->booked, batch->estimate, now, now);
 	batch_set_free(context, batch);
 }
 
@@ -276,7 +277,7 @@ static void complete_ended(struct compute_context *context, uint64_t now)
 
 	container_slice_note_lapse(context->bucket, now);
 	for (int i = 0; i < BATCHES && used < (int)context->under_way; i++)
-		if (context->batches[i].state != FREE)
+		if (context->batches[i].state != FREE && !context->batches[i].is_held)
 			insert(all, used++, &context->batches[i], by_order);
 	for (int i = 0; i < used; i++) {
 		look_at_batch(context, all[i], &blocked, now);
@@ -314,7 +315,7 @@ static uint64_t next_end(const struct compute_context *context, uint64_t now)
 
 	for (int i = 0; i < BATCHES; i++) {
 		const struct batch *batch = &context->batches[i];
-		if (batch->state == FREE)
+		if (batch->state == FREE || batch->is_held)
 			continue;
 		uint64_t end = expected_end(batch) + (batch->state == OPEN ? FORGOTTEN : 0);
 		uint64_t late = end < now ? (now - end) / 4 : 0;
@@ -324,7 +325,7 @@ static uint64_t next_end(const struct compute_context *context, uint64_t now)
 	}
 	if (!next) /* nothing is under way */
 		return UINT64_MAX;
-	if (context->under_way && next > now + OFTEN && container_slice_is_leaving(context->bucket))
+	if (context->under_way > context->held && next > now + OFTEN && container_slice_is_leaving(context->bucket))
 		return now + OFTEN;
 	return next;
 }
@@ -372,7 +373,7 @@ static bool is_batch_stuck(const struct compute_context *context, const struct b
 {
 	uint64_t since = batch->opened_at > context->moved_at ? batch->opened_at : context->moved_at;
 
-	if (batch->state == FREE || batch->ended_at)
+	if (batch->state == FREE || batch->is_held || batch->ended_at)
 		return false;
 	uint64_t patience = 4 * (batch->estimate + estimates_ns(batch->kind));
 	return now > since + (patience > least ? patience : least);

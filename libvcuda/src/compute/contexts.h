@@ -33,11 +33,14 @@ struct batch {
 	bool is_mixed;        /* it has kernels of several kinds, or may have */
 	bool is_interrupted;  /* its stream, the only one with work, did something else in between */
 	bool is_behind_wait;  /* its stream waited for the program before it */
+	bool is_doubted;      /* it was held, and some of its kernels were not measured often */
+	bool is_held;         /* a gate is before it (compute/gates.h), and nothing is reserved for it */
 	bool was_held;        /* the call of its first launch took long: its work began somewhere in it */
 	uint32_t slot;
 	uint32_t launches;
 	struct estimate *kind;
 	CUevent start, end;
+	uint32_t gate;        /* the stream slot's word at which its gate opens */
 	uint64_t order;       /* no other batch has this number in the life of the record */
 	uint64_t opened_at, launched_at, closed_at;
 	uint64_t joined_at;   /* when its last launch began */
@@ -65,6 +68,8 @@ struct stream_slot {
 	uint64_t expected;    /* when all work launched into it should be done */
 	uint64_t copied;      /* bytes that it copies over the bus before its next launch */
 	uint64_t sampled_at;
+	uint32_t gates;       /* that were put into streams of this slot */
+	uint32_t held;        /* batches behind closed gates */
 };
 
 struct gap {
@@ -96,6 +101,12 @@ struct compute_context {
 	struct {
 		uint64_t estimate, used;
 	} together; /* ns of batches of several streams that overlapped: their estimates, and what they took */
+	uint32_t *gate_words; /* one for each stream slot; a page that stays for the record's life */
+	CUdeviceptr gate_address; /* of that page; 0: not yet registered */
+	bool has_no_gates;    /* the driver has refused them */
+	uint32_t drains;      /* threads that wait until nothing is held */
+	uint32_t held;        /* batches behind closed gates */
+	uint64_t held_ns, held_launches;
 	CUevent base;         /* an event whose time is known */
 	uint64_t base_at;
 	uint64_t base_seen;
@@ -134,12 +145,12 @@ static inline struct stream_slot *contexts_slot(struct compute_context *context,
 			at->key = key;
 			return at;
 		}
-		if (!idle && at->open < 0 && !at->has_work)
+		if (!idle && at->open < 0 && !at->has_work && !at->held)
 			idle = at;
 	}
 	if (!idle)
 		return &context->slots[place];
-	*idle = (struct stream_slot){.key = key, .open = -1};
+	*idle = (struct stream_slot){.key = key, .open = -1, .gates = idle->gates};
 	return idle;
 }
 

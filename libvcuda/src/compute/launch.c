@@ -7,6 +7,8 @@
 #include "compute/account.h"
 #include "compute/batch_complete.h"
 #include "compute/container_slice.h"
+#include "compute/gate_keeper.h"
+#include "compute/gates.h"
 #include "compute/poller.h"
 #include "compute/schedule.h"
 #include "compute/throttle.h"
@@ -32,6 +34,7 @@ static void after_fork(void)
 	container_slice_reset();
 	token_bucket_reset_all();
 	poller_reset();
+	gate_keeper_reset();
 	stream_capture_reset();
 }
 
@@ -52,7 +55,7 @@ static bool find_account(struct launch *launch)
 
 static void describe(struct launch *launch, const void *function, uint64_t blocks)
 {
-	launch->opened = launch->closes = launch->may_wait = false;
+	launch->opened = launch->closes = launch->is_held = launch->is_member = launch->may_wait = false;
 	launch->kind = estimates_find((uint64_t)(uintptr_t)function, blocks);
 	batch_estimate(launch);
 }
@@ -97,8 +100,14 @@ void compute_launch_begin(struct compute_launch *call, const void *function, uin
 	}
 	describe(launch, function, blocks);
 	uint64_t now = clock_now();
-	if (!batch_join_reserved(launch, now))
-		batch_join(launch, now, throttle_launch(launch, now));
+	if (batch_join_reserved(launch, now))
+		return;
+	uint64_t asked = now;
+	now = throttle_launch(launch, now);
+	if (!launch->is_held)
+		batch_join(launch, asked, now);
+	if (launch->is_held)
+		gate_keeper_needed(launch->context); /* before the call: it waits for the gate if the stream is full */
 }
 
 /* Begins one launch of a group, on its stream's device. Only the first one waits; the others follow at once. */
@@ -117,11 +126,14 @@ static void begin_member(struct compute_launch *call, const CUDA_LAUNCH_PARAMS *
 		describe(launch, member->function,
 			 compute_launch_blocks(member->gridDimX, member->gridDimY, member->gridDimZ));
 		uint64_t asked = clock_now(), now = asked;
+		launch->is_member = true;
 		if (is_first)
 			now = throttle_launch(launch, now);
 		else
 			account_reserve(launch->bucket, launch->estimate, estimates_known(launch->kind), now);
 		batch_join(launch, asked, now);
+		if (launch->is_held)
+			gate_keeper_needed(launch->context);
 	} else {
 		launch->context = NULL;
 	}
@@ -144,7 +156,7 @@ static void end_launch(struct launch *launch, CUresult result)
 	if (!launch->context || !batch_joined(launch, result == CUDA_SUCCESS))
 		return;
 	poller_needed();
-	if (!LOAD(launch->bucket->is_awaited) && batch_looks_for_quiet(launch->context))
+	if (!launch->is_held && !LOAD(launch->bucket->is_awaited) && batch_looks_for_quiet(launch->context))
 		poller_look_by(clock_now() + bounds_max(launch->estimate, 2 * BATCH_QUIET) - BATCH_QUIET);
 }
 
@@ -232,5 +244,6 @@ void compute_launch_forget_stream(CUstream stream, enum stream_meaning meaning)
 
 __attribute__((destructor)) static void at_exit(void)
 {
+	gates_open_all();
 	batch_complete_stop();
 }

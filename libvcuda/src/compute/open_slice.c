@@ -6,6 +6,8 @@
 
 static uint64_t began, used_before; /* the present slice */
 static uint64_t own_at;             /* when it last left a slice of its own */
+static bool stays_idle;
+static uint64_t ahead_until;        /* until then its program is to launch ahead, see compute/held.h */
 static uint64_t held, used;         /* of its latest own slices: how long they were, and what it used in them */
 
 /* `spent`: for how long it has had slices or waited for them since the last change. The program's pauses do not count. */
@@ -26,6 +28,21 @@ void open_slice_begun(uint64_t waited, uint64_t now)
 	used_before = used_on_card();
 }
 
+/* Launches ahead come first: only a program that leaves the card idle all the same is to let others in. */
+static void note_idle(uint64_t now)
+{
+	bool is_ahead = open_slice_needs_work_ahead(now), is_idle = used < held - held / SLICE_IDLE_PART;
+
+	if (held <= SLICE_OPEN_MEAN / 2)
+		return;
+	stays_idle = is_idle && is_ahead;
+	if (!is_idle)
+		return;
+	STORE(ahead_until, now + SLICE_AHEAD_FOR);
+	if (!is_ahead)
+		held = used = 0;
+}
+
 void open_slice_left(bool is_own, uint64_t now)
 {
 	uint64_t length = now - began;
@@ -43,6 +60,12 @@ void open_slice_left(bool is_own, uint64_t now)
 	}
 	held += length;
 	used += bounds_min(used_on_card() - used_before, length);
+	note_idle(now);
+}
+
+bool open_slice_needs_work_ahead(uint64_t now)
+{
+	return now < LOAD(ahead_until);
 }
 
 bool open_slice_is_measured(uint64_t now)
@@ -59,7 +82,7 @@ bool open_slice_own_is_due(uint64_t now)
 bool open_slice_leaves_card_idle(void)
 {
 	return token_bucket_count() == 1 && LOAD(token_buckets[0]->unsure) < SLICE_OPEN_UNSURE &&
-	       (used < held - held / SLICE_IDLE_PART || clock_lateness() > SLICE_THREADS_LATE);
+	       (stays_idle || clock_lateness() > SLICE_THREADS_LATE);
 }
 
 static uint64_t spent(uint64_t now)
@@ -103,7 +126,8 @@ bool open_slice_is_wanted(uint64_t now)
 
 void open_slice_reset(void)
 {
-	began = own_at = held = used = 0;
+	began = own_at = held = used = ahead_until = 0;
+	stays_idle = false;
 	mode.is_trial = false;
 	(void)set_mode(false, SLICE_TRIAL, 0);
 }

@@ -27,6 +27,9 @@ bool open_slice_own_is_due(uint64_t now);
 /* Whether its own slices leave the card idle for so long that others are to be tried beside it. */
 bool open_slice_leaves_card_idle(void);
 
+/* Whether its own slices have left the card idle of late, so that its program is to launch ahead. Any thread may call it. */
+bool open_slice_needs_work_ahead(uint64_t now);
+
 /* Whether the container's slices are to be open now. */
 bool open_slice_is_wanted(uint64_t now);
 

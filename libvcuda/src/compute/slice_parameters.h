@@ -100,6 +100,7 @@
 #define SLICE_OPEN_AFTER (8 * NS_PER_MS)
 #define SLICE_OPEN_MEAN (200 * NS_PER_MS) /* of slices that count */
 #define SLICE_OPEN_FOR (2 * NS_PER_S)     /* then comes a slice of its own */
+#define SLICE_AHEAD_FOR (10 * NS_PER_S)   /* launches go behind gates (compute/held.h) for so long since then */
 #define SLICE_OPEN_CHANGE (250 * NS_PER_US) /* requests that enter would change contexts all the time, at this cost */
 
 /* Several periods, so that what it gets in a trial is no chance; then so long in the better mode, longer each time. */

@@ -5,11 +5,14 @@
 #include "compute/admission.h"
 #include "compute/batch_complete.h"
 #include "compute/container_slice.h"
+#include "compute/held.h"
+#include "compute/poller.h"
 #include "compute/presence.h"
 #include "compute/process_slice.h"
 #include "compute/schedule.h"
 #include "driver/cuda_table.h"
 
+#include <stdio.h>
 #define SHORTEST_SLEEP (20 * NS_PER_US)
 #define LONGEST_SLEEP (20 * NS_PER_MS)
 #define PATIENCE (20 * NS_PER_MS)
@@ -28,21 +31,28 @@ static uint64_t next_look(uint64_t time, uint64_t now)
 	return bounds_clamp(time, now + SHORTEST_SLEEP, now + LONGEST_SLEEP);
 }
 
-static uint64_t wait_for_tokens(struct launch *launch, uint64_t began, uint64_t again)
+/* *is_late: it was let through. */
+static uint64_t wait_for_tokens(struct launch *launch, uint64_t began, uint64_t again, bool *is_late)
 {
 	struct token_bucket *bucket = launch->bucket;
 	uint32_t *word;
 	uint64_t now = began, reap = began + REAP_AFTER;
 
 	for (;;) {
+		uint64_t next_end = UINT64_MAX;
 		word = process_slice_wait(bucket, now);
 		uint32_t seen = __atomic_load_n(word, __ATOMIC_SEQ_CST);
-		uint64_t next_end = batch_complete_all();
+		if (launch->is_held) {
+			poller_look_by(now); /* compute/gate_keeper.h says why not this thread */
+		} else {
+			next_end = batch_complete_all();
+			batch_estimate(launch);
+		}
 		now = clock_now();
-		batch_estimate(launch);
-		if (admission_try(bucket, launch->estimate, launch->kind, now, &again))
+		if (admission_try(launch, now, &again))
 			return now;
-		if (schedule_is_unlimited(bucket) || must_let_through(launch, began, now))
+		*is_late = must_let_through(launch, began, now);
+		if (*is_late || schedule_is_unlimited(bucket))
 			break;
 		if (now > reap) {
 			usage_reap();
@@ -61,22 +71,40 @@ static uint64_t wait_for_tokens(struct launch *launch, uint64_t began, uint64_t 
 	return now;
 }
 
+static uint64_t wait_and_note(struct launch *launch, uint64_t began, uint64_t again, bool *is_late)
+{
+	uint64_t now = wait_for_tokens(launch, began, again, is_late);
+
+	process_slice_stop_waiting(launch->bucket);
+	container_slice_unqueue(launch->bucket);
+	usage_waited(launch->bucket->shared.time, now - began);
+	return now;
+}
+
+uint64_t throttle_held(struct launch *launch, uint64_t now, bool *is_late)
+{
+	uint64_t again = 0;
+
+	return admission_try(launch, now, &again) ? now : wait_and_note(launch, now, again, is_late);
+}
+
 uint64_t throttle_launch(struct launch *launch, uint64_t now)
 {
 	uint64_t again = 0;
+	bool is_late;
 
 	if (container_slice_has_neighbours(launch->bucket)) {
 		batch_await_copies(launch);
 		now = clock_now();
 	}
+	if (LOAD(launch->context->held)) {
+		if (held_hold(launch, now))
+			return now;
+		now = clock_now();
+	}
 	admission_note_pause(launch->bucket, now);
-	if (admission_try(launch->bucket, launch->estimate, launch->kind, now, &again))
+	if (admission_try(launch, now, &again))
 		return now;
 	batch_close(launch);
-	uint64_t began = now;
-	now = wait_for_tokens(launch, began, again);
-	process_slice_stop_waiting(launch->bucket);
-	container_slice_unqueue(launch->bucket);
-	usage_waited(launch->bucket->shared.time, now - began);
-	return now;
+	return held_hold(launch, now) ? now : wait_and_note(launch, now, again, &is_late);
 }

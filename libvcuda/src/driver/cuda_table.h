@@ -319,6 +319,8 @@
 	CALL(cuGraphMemFreeNodeGetParams) \
 	CALL(cuDeviceGetGraphMemAttribute) \
 	CALL(cuStreamGetCtx) \
+	CALL(cuMemHostRegister_v2) \
+	CALL(cuMemHostGetDevicePointer_v2) \
 	CALL(cuEventCreate) \
 	CALL(cuEventRecord) \
 	CALL(cuEventQuery) \

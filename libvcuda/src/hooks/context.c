@@ -7,6 +7,7 @@
  * in the other files of this folder.
  */
 #include "compute/batch_complete.h"
+#include "compute/held.h"
 #include "driver/cuda_table.h"
 #include "memory/calls.h"
 #include "memory/charge.h"
@@ -177,7 +178,7 @@ static void before_destroy(struct destruction *call, CUcontext context)
 {
 	call->serial = allocations_serial();
 	call->context = context;
-	call->held = contexts_hold(context);
+	call->held = held_drained(context);
 	if (call->is_locked)
 		calls_begin();
 }

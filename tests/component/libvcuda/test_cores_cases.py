@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 
 import pytest
@@ -65,6 +66,23 @@ def test_the_poller_leaves_captured_and_destroyed_streams_alone(node: Node, case
     assert ours.lives(), ours.log
     assert least < got < 32  # a quota or two may be carried into the window
     assert rest > 50
+
+
+def test_launches_that_are_held_back_in_their_streams(node: Node) -> None:
+    """A program that has left the card idle launches ahead of its slices. All of its work ends, whatever it does
+    meanwhile: waits, polls, failing launches, streams and contexts that end. It is charged what it uses.
+    """
+    seed = int(os.environ.get("VGPU_SEED") or random.randrange(1 << 30))
+    print(f"VGPU_SEED={seed}")
+    ours, other = node.share_out(30, 70)
+    process = ours.start("held back", str(seed), program="cores_cases")
+    other.flood()
+    lines = [ours.read_line(process) for _ in range(4)]
+    used, busy, rest = ours.words()[USED], ours.busy(), other.busy()
+    lines += [ours.read_line(process) for _ in range(12)]
+    assert lines.count("ahead") > 10, ours.log
+    assert 0.95 < (ours.words()[USED] - used) / (ours.busy() - busy) < 1.1
+    assert other.busy() - rest > 2 * (ours.busy() - busy)
 
 
 @pytest.mark.parametrize("case", ["fork late", "waiting function", "end early"])
