@@ -12,7 +12,6 @@
 #include "compute/schedule.h"
 #include "driver/cuda_table.h"
 
-#include <stdio.h>
 #define SHORTEST_SLEEP (20 * NS_PER_US)
 #define LONGEST_SLEEP (20 * NS_PER_MS)
 #define PATIENCE (20 * NS_PER_MS)
