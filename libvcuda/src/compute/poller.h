@@ -1,5 +1,5 @@
 /*
- * The one thread that libvcuda starts in a process held to a core share. It completes work that has ended while no
+ * The thread that libvcuda starts in a process held to a core share. It completes work that has ended while no
  * other thread does, and sleeps otherwise.
  *
  * Belongs here: the thread, and when it looks. Not how work is completed (compute/batch_complete.h). Launches that wait complete
