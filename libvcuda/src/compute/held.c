@@ -15,8 +15,9 @@ static uint32_t room; /* futex: changes when there is room for more behind gates
 
 /*
  * Only where slices of its own have left the card idle of late: else the threads launch in time, and each gate costs a look
- * of the card. Not where kernels take times that are hard to tell: who waits for those looks at the card often. Not for a
- * soft share, which goes on as soon as work ends. Not on several cards, whose kernels may wait for each other.
+ * of the card. Not where kernels take times that are hard to tell: who waits for those looks at the card often. Not where
+ * threads wake late, as the one that opens gates does. Not for a soft share, which goes on as soon as work ends. Not on
+ * several cards, whose kernels may wait for each other.
  */
 static bool suits(const struct launch *launch, uint64_t now)
 {
@@ -24,7 +25,8 @@ static bool suits(const struct launch *launch, uint64_t now)
 
 	return !launch->is_member && !launch->context->has_no_gates && !LOAD(launch->context->drains) &&
 	       open_slice_needs_work_ahead(now) && now >= LOAD(shallow_until) && LOAD(bucket->unsure) < SLICE_UNSURE &&
-	       !schedule_idle_rate(bucket) && token_bucket_count() == 1 && container_slice_has_neighbours(bucket);
+	       clock_lateness() <= SLICE_THREADS_LATE && !schedule_idle_rate(bucket) && token_bucket_count() == 1 &&
+	       container_slice_has_neighbours(bucket);
 }
 
 /* A launch that does not suit waits until nothing is held. No other one goes behind a gate meanwhile. */
