@@ -5,8 +5,8 @@
 #include "compute/admission.h"
 #include "compute/card_clock.h"
 #include "compute/container_slice.h"
-#include "compute/gates.h"
 #include "compute/process_slice.h"
+#include "compute/semaphores.h"
 #include "driver/cuda_table.h"
 
 #define COPY_PATIENCE (50 * NS_PER_MS) /* what is before the launch may wait for the program */
@@ -43,8 +43,11 @@ static void count_up(uint32_t *word, int change)
 	__atomic_store_n(word, *word + (uint32_t)change, __ATOMIC_RELAXED);
 }
 
-/* A value opens all gates up to it. Those without work behind them open with the next one that has some, or the last. */
-static void end_hold(struct compute_context *context, struct batch *batch, uint32_t gate)
+/*
+ * A value releases all that wait for it or a lower one. Waits without work behind them, as of launches that failed, end with
+ * the next one that has some, or with the last.
+ */
+static void end_hold(struct compute_context *context, struct batch *batch, uint32_t value)
 {
 	struct stream_slot *slot = &context->slots[batch->slot];
 
@@ -53,7 +56,7 @@ static void end_hold(struct compute_context *context, struct batch *batch, uint3
 	STORE(context->held_ns, context->held_ns - batch->estimate);
 	STORE(context->held_launches, context->held_launches - batch->launches);
 	count_up(&context->held, -1);
-	gates_open(context, slot, slot->held ? gate : slot->gates);
+	semaphores_release(context, slot, slot->held ? value : slot->acquired);
 }
 
 void batch_set_free(struct compute_context *context, struct batch *batch)
@@ -61,7 +64,7 @@ void batch_set_free(struct compute_context *context, struct batch *batch)
 	if (batch->state == OPEN)
 		context->slots[batch->slot].open = -1;
 	if (batch->is_held)
-		end_hold(context, batch, context->gate_words[batch->slot]);
+		end_hold(context, batch, context->semaphores[batch->slot]);
 	batch_drop_local_slice(context, batch);
 	card_clock_put_event(context, batch->start);
 	card_clock_put_event(context, batch->end);
@@ -87,14 +90,14 @@ static void begin_batch(struct compute_context *context, struct batch *batch, ui
 static void open_batch(struct compute_context *context, struct stream_slot *slot, struct launch *launch, uint64_t now)
 {
 	struct batch *batch = free_batch(context);
-	uint32_t gate = batch && launch->is_held ? gates_put(context, slot, launch->stream) : 0;
+	uint32_t value = batch && launch->is_held ? semaphores_acquire(context, slot, launch->stream) : 0;
 
-	if (launch->is_held && !gate)
+	if (launch->is_held && !value)
 		return;
 	CUevent start = batch ? card_clock_record(context, launch->stream) : NULL;
 	if (!start) {
-		if (gate && !slot->held)
-			gates_open(context, slot, gate);
+		if (value && !slot->held)
+			semaphores_release(context, slot, value);
 		return;
 	}
 	*batch = (struct batch){.state = OPEN,
@@ -104,7 +107,7 @@ static void open_batch(struct compute_context *context, struct stream_slot *slot
 				.kind = launch->kind,
 				.opened_at = now,
 				.is_held = launch->is_held,
-				.gate = gate,
+				.semaphore = value,
 				.is_behind_wait = slot->waits};
 	slot->waits = false;
 	count_up(&context->under_way, 1);
@@ -211,7 +214,7 @@ bool batch_join_reserved(struct launch *launch, uint64_t now)
 	return is_reserved;
 }
 
-/* Puts the launch behind a gate, if it can be made. */
+/* Puts the launch behind a semaphore, if its stream can wait for one. */
 static void hold(struct compute_context *context, struct stream_slot *slot, struct launch *launch, uint64_t now)
 {
 	struct batch *batch = slot->open < 0 ? NULL : &context->batches[slot->open];
@@ -250,7 +253,7 @@ void batch_join(struct launch *launch, uint64_t asked, uint64_t now)
 	if (context->interrupted && context->interrupted != slot->key)
 		count_interruptions(context);
 	struct batch *batch = slot->open < 0 ? NULL : &context->batches[slot->open];
-	if (slot->held) { /* another thread has put a gate before it meanwhile */
+	if (slot->held) { /* another thread's launch is held there since */
 		hold(context, slot, launch, now);
 		if (launch->is_held)
 			account_release(context->bucket, launch->estimate);
@@ -331,7 +334,7 @@ bool batch_first_held(struct compute_context *context, struct launch *launch)
 	return true;
 }
 
-void batch_let_go(struct launch *launch, uint64_t now)
+void batch_release(struct launch *launch, uint64_t now)
 {
 	struct compute_context *context = launch->context;
 	struct batch *batch = batch_of(context, launch);
@@ -355,13 +358,13 @@ void batch_let_go(struct launch *launch, uint64_t now)
 	batch->opened_at = now;
 	if (batch->launched_at)
 		batch->launched_at = now;
-	end_hold(context, batch, batch->gate);
+	end_hold(context, batch, batch->semaphore);
 }
 
 /* Another thread ended the batch while a launch was in the driver: the end event may lie before the work. */
 static void move_end(struct compute_context *context, struct batch *batch, CUstream stream, uint64_t now)
 {
-	/* Behind a gate the end would not come before others have had the card. */
+	/* Behind a semaphore the end would not come before others have had the card. */
 	CUevent end = context->slots[batch->slot].held ? NULL : card_clock_record(context, stream);
 
 	batch->is_mixed = true; /* other work may lie between */
@@ -429,13 +432,13 @@ static void undo(struct compute_context *context, struct batch *batch, const str
 		batch->launched_at = now; /* for the others */
 }
 
-void batch_let_all_go(struct compute_context *context)
+void batch_release_all(struct compute_context *context)
 {
 	struct launch first;
 
 	while (batch_first_held(context, &first)) {
 		account_reserve(first.bucket, first.estimate, estimates_known(first.kind), clock_now());
-		batch_let_go(&first, clock_now());
+		batch_release(&first, clock_now());
 	}
 }
 

@@ -37,7 +37,7 @@ struct launch {
 	bool opened; /* it is the first of its batch */
 	bool closes;
 	bool is_doubted; /* what is held has kernels that were not measured often */
-	bool is_held;  /* nothing is reserved for it: it runs when its batch is let go (compute/held.h) */
+	bool is_held;  /* nothing is reserved for it: it runs when its batch is released (compute/held.h) */
 	bool is_member; /* of a group whose kernels go together */
 	bool may_wait; /* the call may return after the work is done */
 };
@@ -59,13 +59,13 @@ bool batch_join_reserved(struct launch *launch, uint64_t now);
 void batch_join(struct launch *launch, uint64_t asked, uint64_t now);
 
 /*
- * What may be held behind gates (compute/held.h): as much as a program launches ahead that is alone. A stream is full with
+ * What may be held (compute/held.h): as much as a program launches ahead that is alone. A stream is full with
  * 1,024 operations of all kinds.
  */
 #define HELD_MOST (100 * NS_PER_MS)
 enum { HELD_MOST_LAUNCHES = 256, HELD_MOST_BATCHES = BATCHES / 2 };
 
-/* Puts the launch into a batch behind a gate, and reserves nothing. False: there is no room. */
+/* Puts the launch into a batch behind a semaphore, and reserves nothing. False: there is no room. */
 bool batch_hold(struct launch *launch, uint64_t now);
 
 /* Called after the driver's call. A launch that failed is undone. True: the poller is needed for what is under way. */
@@ -96,16 +96,16 @@ void batch_await_copies(const struct launch *launch);
 /* Ends the stream's batch: the stream is about to be destroyed or captured. */
 void batch_forget(struct compute_context *context, uint64_t stream_key, CUstream stream);
 
-/* ---- for compute/gate_keeper.c; the caller holds the context's lock ---- */
+/* ---- for compute/releaser.c; the caller holds the context's lock ---- */
 
 /* Describes the batch that was held first, as one launch. False: none is held. */
 bool batch_first_held(struct compute_context *context, struct launch *launch);
 
-/* Lets that batch go. `launch->estimate` is reserved for it. */
-void batch_let_go(struct launch *launch, uint64_t now);
+/* Releases that batch. `launch->estimate` is reserved for it. */
+void batch_release(struct launch *launch, uint64_t now);
 
-/* Lets all go, as debt. */
-void batch_let_all_go(struct compute_context *context);
+/* Releases all, as debt. */
+void batch_release_all(struct compute_context *context);
 
 /* ---- for compute/batch_complete.c; the caller holds the context's lock ---- */
 

@@ -131,7 +131,7 @@ static uint64_t own_part(const struct compute_context *context, const struct bat
 	 * The first launch of a slice waits for the change of contexts, on some cards for a ms: much for a short one. Its mean
 	 * counts, though the interval be shorter: what long ones among its kernels are not charged, the short ones are.
 	 */
-	bool is_behind_change = batch->is_first && guess < (batch->gate ? 2 : 1) * NS_PER_MS;
+	bool is_behind_change = batch->is_first && guess < (batch->semaphore ? 2 : 1) * NS_PER_MS;
 	if (batch->is_interrupted || (batch->is_beside && !batch->is_guessed))
 		least = 0;
 	else if (is_behind_change && !batch->is_guessed && ran_alone(batch))
@@ -173,7 +173,7 @@ static void learn(const struct compute_context *context, const struct batch *bat
 /* Learns what a change of contexts costs, from one kernel whose own time is well known. */
 static void learn_change(struct token_bucket *bucket, const struct batch *batch)
 {
-	bool is_clear = (batch->launches == 1 || batch->gate) && batch->was_idle && !batch->is_mixed &&
+	bool is_clear = (batch->launches == 1 || batch->semaphore) && batch->was_idle && !batch->is_mixed &&
 			!batch->is_interrupted && !batch->is_behind_wait && !batch->is_beside &&
 			estimates_known(batch->kind) && batch->estimate * LOAD(bucket->unsure) / 256 < SURE &&
 			batch->launched_at - batch->opened_at < PROMPT &&

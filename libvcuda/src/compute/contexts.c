@@ -50,10 +50,10 @@ static struct compute_context *add_context(CUcontext handle)
 	struct compute_context *context = find_context(handle);
 	if (!context && (context = blank())) {
 		uint64_t orders = context->orders;
-		uint32_t *words = context->gate_words;
+		uint32_t *words = context->semaphores;
 		memset(context, 0, sizeof(*context));
 		context->orders = orders;
-		context->gate_words = words;
+		context->semaphores = words;
 		for (int i = 0; i < STREAM_SLOTS; i++)
 			context->slots[i].open = -1;
 		context->device = device;

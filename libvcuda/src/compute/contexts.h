@@ -34,47 +34,47 @@ struct batch {
 	bool is_interrupted;  /* its stream, the only one with work, did something else in between */
 	bool is_behind_wait;  /* its stream waited for the program before it */
 	bool is_doubted;      /* it was held, and some of its kernels were not measured often */
-	bool is_held;         /* a gate is before it (compute/gates.h), and nothing is reserved for it */
-	bool was_held;        /* the call of its first launch took long: its work began somewhere in it */
+	bool is_held; /* its stream waits for a semaphore before it, and nothing is reserved for it (compute/held.h) */
+	bool was_held; /* the call of its first launch took long: its work began somewhere in it */
 	uint32_t slot;
 	uint32_t launches;
 	struct estimate *kind;
 	CUevent start, end;
-	uint32_t gate;        /* the stream slot's word at which its gate opens */
-	uint64_t order;       /* no other batch has this number in the life of the record */
+	uint32_t semaphore; /* the value of its slot's semaphore that releases it; 0: it waited for none */
+	uint64_t order; /* no other batch has this number in the life of the record */
 	uint64_t opened_at, launched_at, closed_at;
-	uint64_t joined_at;   /* when its last launch began */
+	uint64_t joined_at; /* when its last launch began */
 	uint64_t started_at, ended_at; /* the card's times, on this process's clock */
-	uint64_t expected;    /* when it should end */
-	uint64_t estimate;    /* ns of all its launches, which are reserved */
-	uint64_t booked;      /* ns that the bucket has booked for it */
-	uint64_t local_slice;       /* the local slice: ns reserved beside that, for launches to come */
+	uint64_t expected; /* when it should end */
+	uint64_t estimate; /* ns of all its launches, which are reserved */
+	uint64_t booked; /* ns that the bucket has booked for it */
+	uint64_t local_slice; /* the local slice: ns reserved beside that, for launches to come */
 	uint64_t local_slice_until; /* when the local slice expires */
-	uint64_t counted;     /* ns counted as used so far */
-	uint64_t overlap;     /* ns at its end in which the next one had begun */
-	uint64_t counted_to;  /* the end of the last interval that was counted */
-	uint64_t gaps;        /* counted ns in which the context was seen to be idle */
-	uint64_t doubtful;    /* counted ns in which the context should have been idle */
-	uint64_t idle_times;   /* how often the context was idle or should have been */
+	uint64_t counted; /* ns counted as used so far */
+	uint64_t overlap; /* ns at its end in which the next one had begun */
+	uint64_t counted_to; /* the end of the last interval that was counted */
+	uint64_t gaps; /* counted ns in which the context was seen to be idle */
+	uint64_t doubtful; /* counted ns in which the context should have been idle */
+	uint64_t idle_times; /* how often the context was idle or should have been */
 };
 
 struct stream_slot {
 	uint64_t key;
-	int32_t open;         /* index of its open batch; -1: none */
-	bool has_work;        /* it has work for which no thread has waited yet */
-	bool waits;           /* before its next launch, it waits for the program */
-	CUstream stream;      /* of the last launch */
-	uint64_t thread;      /* number of the one that made the last launch */
-	uint64_t expected;    /* when all work launched into it should be done */
-	uint64_t copied;      /* bytes that it copies over the bus before its next launch */
+	int32_t open; /* index of its open batch; -1: none */
+	bool has_work; /* it has work for which no thread has waited yet */
+	bool waits; /* before its next launch, it waits for the program */
+	CUstream stream; /* of the last launch */
+	uint64_t thread; /* number of the one that made the last launch */
+	uint64_t expected; /* when all work launched into it should be done */
+	uint64_t copied; /* bytes that it copies over the bus before its next launch */
 	uint64_t sampled_at;
-	uint32_t gates;       /* that were put into streams of this slot */
-	uint32_t held;        /* batches behind closed gates */
+	uint32_t acquired; /* the latest value of its semaphore that a stream of this slot waits for */
+	uint32_t held; /* batches that are held */
 };
 
 struct gap {
 	uint64_t from, to;
-	bool is_seen;         /* a thread had waited for all work; else all work should only have been done */
+	bool is_seen; /* a thread had waited for all work; else all work should only have been done */
 };
 
 struct compute_context {
@@ -82,32 +82,32 @@ struct compute_context {
 	CUdevice device;
 	struct token_bucket *bucket;
 	atomic_flag lock;
-	uint64_t orders;      /* given out; goes on when another context takes the record over */
-	uint32_t under_way;   /* batches that are not FREE */
+	uint64_t orders; /* given out; goes on when another context takes the record over */
+	uint32_t under_way; /* batches that are not FREE */
 	struct stream_slot slots[STREAM_SLOTS];
 	struct batch batches[BATCHES];
 	CUevent events[2 * BATCHES + EVENTS_AT_ONCE];
 	uint32_t event_count; /* events not in use */
 	uint32_t event_total;
-	uint32_t working;     /* stream slots that have work */
-	uint32_t is_polled;   /* alone on its card it was idle though no thread had waited: the program polls */
-	uint64_t copied;      /* bytes that its streams copied over the bus since one of them waited for another */
+	uint32_t working; /* stream slots that have work */
+	uint32_t is_polled; /* alone on its card it was idle though no thread had waited: the program polls */
+	uint64_t copied; /* bytes that its streams copied over the bus since one of them waited for another */
 	uint64_t interrupted; /* key of the stream whose batches are interrupted; 0: none */
-	uint64_t idle_since;   /* when a thread had last waited for the last of its work; 0: never yet */
-	uint64_t expected;    /* when all of its work should be done */
-	uint64_t moved_at;    /* when a batch last ended, or was last found to be stuck */
+	uint64_t idle_since; /* when a thread had last waited for the last of its work; 0: never yet */
+	uint64_t expected; /* when all of its work should be done */
+	uint64_t moved_at; /* when a batch last ended, or was last found to be stuck */
 	struct gap gaps[GAPS]; /* the latest ones, in order */
 	uint64_t gap_count;
 	struct {
 		uint64_t estimate, used;
 	} together; /* ns of batches of several streams that overlapped: their estimates, and what they took */
-	uint32_t *gate_words; /* one for each stream slot; a page that stays for the record's life */
-	CUdeviceptr gate_address; /* of that page; 0: not yet registered */
-	bool has_no_gates;    /* the driver has refused them */
-	uint32_t drains;      /* threads that wait until nothing is held */
-	uint32_t held;        /* batches behind closed gates */
+	uint32_t *semaphores; /* one for each stream slot, in a page that stays for the record's life */
+	CUdeviceptr semaphores_at; /* that page's address for the card; 0: not yet registered */
+	bool has_no_semaphores; /* the driver has refused them */
+	uint32_t drains; /* threads that wait until nothing is held */
+	uint32_t held; /* batches that are held */
 	uint64_t held_ns, held_launches;
-	CUevent base;         /* an event whose time is known */
+	CUevent base; /* an event whose time is known */
 	uint64_t base_at;
 	uint64_t base_seen;
 };
@@ -150,7 +150,7 @@ static inline struct stream_slot *contexts_slot(struct compute_context *context,
 	}
 	if (!idle)
 		return &context->slots[place];
-	*idle = (struct stream_slot){.key = key, .open = -1, .gates = idle->gates};
+	*idle = (struct stream_slot){.key = key, .open = -1, .acquired = idle->acquired};
 	return idle;
 }
 

@@ -11,25 +11,25 @@
 #define ROOM_LOOK (20 * NS_PER_MS)
 
 static uint64_t shallow_until;
-static uint32_t room; /* futex: changes when there is room for more behind gates, or nothing is there */
+static uint32_t room; /* futex: changes when there is room for more, or nothing is held */
 
 /*
- * Only where slices of its own have left the card idle of late: else the threads launch in time, and each gate costs a look
- * of the card. Not where kernels take times that are hard to tell: who waits for those looks at the card often. Not where
- * threads wake late, as the one that opens gates does. Not for a soft share, which goes on as soon as work ends. Not on
+ * Only where slices of its own have left the card idle of late: else the threads launch in time, and each semaphore costs
+ * the card a look. Not where kernels take times that are hard to tell: who waits for those looks at the card often. Not where
+ * threads wake late, as the one that releases does. Not for a soft share, which goes on as soon as work ends. Not on
  * several cards, whose kernels may wait for each other.
  */
 static bool suits(const struct launch *launch, uint64_t now)
 {
 	const struct token_bucket *bucket = launch->bucket;
 
-	return !launch->is_member && !launch->context->has_no_gates && !LOAD(launch->context->drains) &&
+	return !launch->is_member && !launch->context->has_no_semaphores && !LOAD(launch->context->drains) &&
 	       open_slice_needs_work_ahead(now) && now >= LOAD(shallow_until) && LOAD(bucket->unsure) < SLICE_UNSURE &&
 	       clock_lateness() <= SLICE_THREADS_LATE && !schedule_idle_rate(bucket) && token_bucket_count() == 1 &&
 	       container_slice_has_neighbours(bucket);
 }
 
-/* A launch that does not suit waits until nothing is held. No other one goes behind a gate meanwhile. */
+/* A launch that does not suit waits until nothing is held. No other one is held meanwhile. */
 static void drain(struct compute_context *context)
 {
 	__atomic_fetch_add(&context->drains, 1, __ATOMIC_RELAXED);
@@ -57,15 +57,14 @@ bool held_hold(struct launch *launch, uint64_t now)
 	return false;
 }
 
-struct compute_context *held_drained(CUcontext handle)
+void held_drain(CUcontext handle)
 {
-	struct compute_context *context;
+	struct compute_context *context = contexts_hold(handle);
 
-	while ((context = contexts_hold(handle)) && context->held) {
-		contexts_unlock(&context->lock);
-		drain(context);
-	}
-	return context;
+	if (!context)
+		return;
+	contexts_unlock(&context->lock);
+	drain(context);
 }
 
 void held_note_depth(const struct compute_context *context, uint64_t now)

@@ -7,10 +7,10 @@
 #include "compute/account.h"
 #include "compute/batch_complete.h"
 #include "compute/container_slice.h"
-#include "compute/gate_keeper.h"
-#include "compute/gates.h"
 #include "compute/poller.h"
+#include "compute/releaser.h"
 #include "compute/schedule.h"
+#include "compute/semaphores.h"
 #include "compute/throttle.h"
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
@@ -34,7 +34,7 @@ static void after_fork(void)
 	container_slice_reset();
 	token_bucket_reset_all();
 	poller_reset();
-	gate_keeper_reset();
+	releaser_reset();
 	stream_capture_reset();
 }
 
@@ -107,7 +107,8 @@ void compute_launch_begin(struct compute_launch *call, const void *function, uin
 	if (!launch->is_held)
 		batch_join(launch, asked, now);
 	if (launch->is_held)
-		gate_keeper_needed(launch->context); /* before the call: it waits for the gate if the stream is full */
+		releaser_needed(
+			launch->context); /* before the call, which waits for the release if the stream is full */
 }
 
 /* Begins one launch of a group, on its stream's device. Only the first one waits; the others follow at once. */
@@ -133,7 +134,7 @@ static void begin_member(struct compute_launch *call, const CUDA_LAUNCH_PARAMS *
 			account_reserve(launch->bucket, launch->estimate, estimates_known(launch->kind), now);
 		batch_join(launch, asked, now);
 		if (launch->is_held)
-			gate_keeper_needed(launch->context);
+			releaser_needed(launch->context);
 	} else {
 		launch->context = NULL;
 	}
@@ -244,6 +245,6 @@ void compute_launch_forget_stream(CUstream stream, enum stream_meaning meaning)
 
 __attribute__((destructor)) static void at_exit(void)
 {
-	gates_open_all();
+	semaphores_release_all();
 	batch_complete_stop();
 }

@@ -6,7 +6,7 @@
 
 static uint64_t began, used_before; /* the present slice */
 static uint64_t own_at;             /* when it last left a slice of its own */
-static bool stays_idle;
+static bool stays_idle;             /* its own slices leave the card idle though its program launches ahead */
 static uint64_t ahead_until;        /* until then its program is to launch ahead, see compute/held.h */
 static uint64_t held, used;         /* of its latest own slices: how long they were, and what it used in them */
 

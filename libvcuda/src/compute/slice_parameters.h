@@ -100,7 +100,7 @@
 #define SLICE_OPEN_AFTER (8 * NS_PER_MS)
 #define SLICE_OPEN_MEAN (200 * NS_PER_MS) /* of slices that count */
 #define SLICE_OPEN_FOR (2 * NS_PER_S)     /* then comes a slice of its own */
-#define SLICE_AHEAD_FOR (10 * NS_PER_S)   /* launches go behind gates (compute/held.h) for so long since then */
+#define SLICE_AHEAD_FOR (10 * NS_PER_S) /* since own slices left the card idle: launches are held (compute/held.h) */
 #define SLICE_OPEN_CHANGE (250 * NS_PER_US) /* requests that enter would change contexts all the time, at this cost */
 
 /* Several periods, so that what it gets in a trial is no chance; then so long in the better mode, longer each time. */
@@ -122,11 +122,11 @@
 /* The longest waits for others, beyond what is theirs: a kernel of 2 s, and with several neighbours two of them. */
 #define SLICE_LONGEST_WAIT (2800 * NS_PER_MS)
 #define SLICE_LONGEST_WAIT_OF_MANY (5 * NS_PER_S)
-#define SLICE_DISTRUST (60 * NS_PER_S)     /* how long this process then waits for nobody; twice as long each time */
+#define SLICE_DISTRUST (60 * NS_PER_S) /* how long this process then waits for nobody; twice as long each time */
 #define SLICE_DISTRUST_MOST (960 * NS_PER_S)
-#define SLICE_HIDDEN NS_PER_S              /* the same after a lock that hides others */
+#define SLICE_HIDDEN NS_PER_S /* the same after a lock that hides others */
 #define SLICE_EXTRA_PATIENCE (100 * NS_PER_MS)
-#define SLICE_FORGOTTEN (20 * NS_PER_MS)   /* a lock not seen for this long may have been dropped meanwhile */
+#define SLICE_FORGOTTEN (20 * NS_PER_MS) /* a lock not seen for this long may have been dropped meanwhile */
 
 /* What the tokens of a container that waits for others may grow to: the longest wait for others. */
 #define SLICE_MOST_OWED (10 * NS_PER_S)

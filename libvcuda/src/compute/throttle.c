@@ -42,7 +42,7 @@ static uint64_t wait_for_tokens(struct launch *launch, uint64_t began, uint64_t 
 		word = process_slice_wait(bucket, now);
 		uint32_t seen = __atomic_load_n(word, __ATOMIC_SEQ_CST);
 		if (launch->is_held) {
-			poller_look_by(now); /* compute/gate_keeper.h says why not this thread */
+			poller_look_by(now); /* compute/releaser.h says why not this thread */
 		} else {
 			next_end = batch_complete_all();
 			batch_estimate(launch);

@@ -12,12 +12,12 @@
 #include "compute/batch.h"
 
 /*
- * Waits until the launch, requested at `now`, may be made, and reserves its estimate of then. Returns the new time. Or puts
- * it behind a gate, reserves nothing, and marks it `is_held` (compute/held.h).
+ * Waits until the launch, requested at `now`, may be made, and reserves its estimate of then. Returns the new time. Or holds
+ * it: reserves nothing, and marks it `is_held` (compute/held.h).
  */
 uint64_t throttle_launch(struct launch *launch, uint64_t now);
 
-/* Waits in the place of what is behind a gate. *is_late, if it is set: what is under way may wait for that. */
+/* Waits in the place of what is held. *is_late, if it is set: what is under way may wait for that. */
 uint64_t throttle_held(struct launch *launch, uint64_t now, bool *is_late);
 
 #endif

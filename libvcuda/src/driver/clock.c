@@ -3,9 +3,9 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <stdlib.h>
 #include <linux/futex.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>

@@ -178,7 +178,7 @@ static void before_destroy(struct destruction *call, CUcontext context)
 {
 	call->serial = allocations_serial();
 	call->context = context;
-	call->held = held_drained(context);
+	call->held = contexts_hold(context);
 	if (call->is_locked)
 		calls_begin();
 }
@@ -240,6 +240,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 
 #define DESTROY(function, context) \
 	struct destruction call = {.device = device_of(context)}; \
+	held_drain(context); /* before the lock, for which other processes may wait */ \
 	call.is_locked = context_lock_take(call.device); \
 	before_destroy(&call, context); \
 	CUresult result = GUARDED(REAL(function, context)); \
@@ -270,6 +271,7 @@ static CUcontext primary_context(CUdevice device)
 /* Only releasing the last reference destroys the context. */
 #define RELEASE(function, device) \
 	struct destruction call = {.device = device}; \
+	held_drain(primary_context(device)); \
 	call.is_locked = context_lock_take(device); \
 	before_destroy(&call, primary_context(device)); \
 	CUresult result = GUARDED(REAL(function, device)); \

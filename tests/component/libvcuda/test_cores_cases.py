@@ -70,7 +70,7 @@ def test_the_poller_leaves_captured_and_destroyed_streams_alone(node: Node, case
 
 def test_launches_that_are_held_back_in_their_streams(node: Node) -> None:
     """A program that has left the card idle launches ahead of its slices. All of its work ends, whatever it does
-    meanwhile: waits, polls, failing launches, streams and contexts that end. It is charged what it uses.
+    meanwhile: waits, polls, forks, failing launches, streams and contexts that end. It is charged what it uses.
     """
     seed = int(os.environ.get("VGPU_SEED") or random.randrange(1 << 30))
     print(f"VGPU_SEED={seed}")
@@ -80,7 +80,7 @@ def test_launches_that_are_held_back_in_their_streams(node: Node) -> None:
     lines = [ours.read_line(process) for _ in range(4)]
     used, busy, rest = ours.words()[USED], ours.busy(), other.busy()
     lines += [ours.read_line(process) for _ in range(12)]
-    assert lines.count("ahead") > 4, ours.log  # some 10 or more; none where its threads are held up
+    assert lines.count("ahead") > 4, ours.log  # some 10 or more; none where its threads wait
     assert 0.95 < (ours.words()[USED] - used) / (ours.busy() - busy) < 1.1
     assert other.busy() - rest > 2 * (ours.busy() - busy)
 
