@@ -106,9 +106,8 @@ void compute_launch_begin(struct compute_launch *call, const void *function, uin
 	now = throttle_launch(launch, now);
 	if (!launch->is_held)
 		batch_join(launch, asked, now);
-	if (launch->is_held)
-		releaser_needed(
-			launch->context); /* before the call, which waits for the release if the stream is full */
+	if (launch->is_held) /* before the call: in a full stream it waits for the release */
+		releaser_needed(launch->context);
 }
 
 /* Begins one launch of a group, on its stream's device. Only the first one waits; the others follow at once. */
