@@ -180,7 +180,7 @@ static void learn_change(struct token_bucket *bucket, const struct batch *batch)
 			batch->closed_at < batch->launched_at + PROMPT;
 
 	if (is_clear && (batch->is_after_others || !batch->is_first))
-		change_cost_measured(bucket, batch->is_first,
+		change_cost_measured(bucket, batch->is_first, batch->semaphore,
 				     saturating_less(batch->ended_at, batch->launched_at + batch->estimate));
 }
 

@@ -17,22 +17,31 @@ static void follow(struct change_median *median, uint64_t beginning, uint64_t sa
 	STORE(median->ns, sample > known ? known + step : known - bounds_min(step, known - 1));
 }
 
-void change_cost_measured(struct token_bucket *bucket, bool changes, uint64_t late)
+static uint64_t cost(const struct token_bucket *bucket, uint64_t after)
 {
-	if (changes)
-		follow(&bucket->late_after_change, LATENCY + SLICE_CHANGE, late);
-	else
-		follow(&bucket->late_without_change, LATENCY, late);
-	if (!bucket->is_local && LOAD(bucket->late_after_change.ns))
-		usage_change_measured(bucket->shared.time, change_cost(bucket));
-}
-
-uint64_t change_cost(const struct token_bucket *bucket)
-{
-	uint64_t after = LOAD(bucket->late_after_change.ns), without = LOAD(bucket->late_without_change.ns);
+	uint64_t without = LOAD(bucket->late_without_change.ns);
 
 	if (!after)
 		return SLICE_CHANGE;
 	without = without ? without : LATENCY;
 	return bounds_clamp(after > without ? after - without : 0, SLICE_CHANGE_LEAST, SLICE_CHANGE_MOST);
+}
+
+void change_cost_measured(struct token_bucket *bucket, bool changes, bool was_held, uint64_t late)
+{
+	if (changes)
+		follow(&bucket->late_after_change, LATENCY + SLICE_CHANGE, late);
+	else
+		follow(&bucket->late_without_change, LATENCY, late);
+	if (bucket->is_local || was_held)
+		return;
+	if (changes)
+		follow(&bucket->late_on_card, LATENCY + SLICE_CHANGE, late);
+	if (LOAD(bucket->late_on_card.ns))
+		usage_change_measured(bucket->shared.time, cost(bucket, bucket->late_on_card.ns));
+}
+
+uint64_t change_cost(const struct token_bucket *bucket)
+{
+	return cost(bucket, LOAD(bucket->late_after_change.ns));
 }

@@ -10,10 +10,14 @@
 
 #include "compute/token_bucket.h"
 
-/* Work has ended `late` ns after its own time had passed since its launch; `changes`: it was the first after a change. */
-void change_cost_measured(struct token_bucket *bucket, bool changes, uint64_t late);
+/*
+ * Work has ended `late` ns after its own time had passed since its launch or release; `changes`: it was the first after a
+ * change. A stream takes a while to go on when its work is released: that is a part of what a change costs this container,
+ * not of what the host reads.
+ */
+void change_cost_measured(struct token_bucket *bucket, bool changes, bool was_held, uint64_t late);
 
-/* Returns the ns that a change takes, within bounds. */
+/* Returns the ns that a change takes this container, within bounds. */
 uint64_t change_cost(const struct token_bucket *bucket);
 
 #endif

@@ -58,7 +58,7 @@ struct token_bucket {
 	/* compute/change_cost.c: ns between a launch and the work's end, less the work's own time; 0: not measured */
 	struct change_median {
 		uint64_t ns, samples;
-	} late_after_change, late_without_change;
+	} late_after_change, late_without_change, late_on_card; /* the last: after changes, of work that was not held */
 };
 
 /* The buckets of the cards that this process uses, as many as token_bucket_count() returns. */
