@@ -28,7 +28,7 @@
 #include <sys/types.h>
 
 #define SIM_MAGIC "vgpu-sim"
-#define SIM_VERSION 7u
+#define SIM_VERSION 8u
 #define SIM_MAX_CARDS 32u   /* and instances */
 #define SIM_NO_COMPUTE 0xffffffffu
 #define SIM_MAX_SLOTS 1024u
@@ -69,6 +69,7 @@ struct sim_header {
 	uint32_t event_turn;    /* 1: a stream reaches events and values only while its context has the card */
 	uint32_t late_ns;       /* how late a program's thread wakes, on average */
 	uint32_t cpu_percent;   /* the part of each 100 ms in which a program's threads run; 0: all of it */
+	uint32_t value_look_ns; /* how often a stream that waits for a value looks at it; 0: every 20 us to 1 ms */
 	/* What the driver takes beside what is asked for; 0: nothing. README.md has each one's source. */
 	uint32_t block_bytes; /* memory comes in blocks of so many; requests up to half of one share a block */
 	uint32_t pool_chunk_bytes; /* pools and graph memory grow by so many */
@@ -83,7 +84,7 @@ struct sim_header {
 	uint32_t stream_bytes;
 	uint32_t nvml_lag_ms; /* how old the figure of a card's used memory may be that NVML shows */
 	uint32_t instance_count; /* how many instances there have ever been */
-	uint8_t reserved[120];
+	uint8_t reserved[116];
 };
 
 struct sim_card {

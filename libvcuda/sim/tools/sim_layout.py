@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 
 MAGIC = b"vgpu-sim"
-VERSION = 7
+VERSION = 8
 MAX_CARDS = 32
 NO_COMPUTE = 0xFFFFFFFF
 MAX_SLOTS = 1024
@@ -59,6 +59,7 @@ class Header(ctypes.Structure):
         ("event_turn", ctypes.c_uint32),
         ("late_ns", ctypes.c_uint32),
         ("cpu_percent", ctypes.c_uint32),
+        ("value_look_ns", ctypes.c_uint32),
         ("block_bytes", ctypes.c_uint32),
         ("pool_chunk_bytes", ctypes.c_uint32),
         ("context_unlisted_bytes", ctypes.c_uint32),
@@ -72,7 +73,7 @@ class Header(ctypes.Structure):
         ("stream_bytes", ctypes.c_uint32),
         ("nvml_lag_ms", ctypes.c_uint32),
         ("instance_count", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 120),
+        ("reserved", ctypes.c_uint8 * 116),
     )
 
 

@@ -43,6 +43,7 @@ DEFAULT_TIMING = {
     "event_turn": 0,
     "late_us": 0,
     "cpu_percent": 0,
+    "value_look_us": 0,
 }
 
 # What the driver takes beside what is asked for. Profiles give bytes, the header's fields.

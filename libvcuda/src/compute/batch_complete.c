@@ -5,6 +5,7 @@
 #include "compute/card_clock.h"
 #include "compute/change_cost.h"
 #include "compute/container_slice.h"
+#include "compute/held.h"
 #include "compute/process_slice.h"
 #include "compute/slice_parameters.h"
 #include "driver/cuda_table.h"
@@ -226,6 +227,8 @@ static void count_use(struct compute_context *context, struct batch *batch, uint
 		account_complete(context->bucket, batch->estimate, batch->booked, used, batch->ended_at, now);
 		learn(context, batch, used, now);
 		learn_change(context->bucket, batch);
+		if (batch->semaphore && batch->was_idle)
+			held_note_start(saturating_less(batch->started_at, batch->opened_at), now);
 		card_clock_renew_base(context, batch, now);
 		batch_note_done(context, batch);
 		batch_set_free(context, batch);

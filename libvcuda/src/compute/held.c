@@ -8,9 +8,12 @@
 
 #define SHALLOW NS_PER_MS /* in the mean, of what is held when the first of it goes */
 #define SHALLOW_FOR (10 * NS_PER_S)
+#define SLOW (800 * NS_PER_US) /* in the mean, from a release until the stream goes on: a sixth of a short slice */
+#define SLOW_FOR (60 * NS_PER_S)
+enum { SAMPLES = 16 };
 #define ROOM_LOOK (20 * NS_PER_MS)
 
-static uint64_t shallow_until;
+static uint64_t none_until;
 static uint32_t room; /* futex: changes when there is room for more, or nothing is held */
 
 /*
@@ -24,7 +27,7 @@ static bool suits(const struct launch *launch, uint64_t now)
 	const struct token_bucket *bucket = launch->bucket;
 
 	return !launch->is_member && !launch->context->has_no_semaphores && !LOAD(launch->context->drains) &&
-	       open_slice_needs_work_ahead(now) && now >= LOAD(shallow_until) && LOAD(bucket->unsure) < SLICE_UNSURE &&
+	       open_slice_needs_work_ahead(now) && now >= LOAD(none_until) && LOAD(bucket->unsure) < SLICE_UNSURE &&
 	       clock_lateness() <= SLICE_THREADS_LATE && !schedule_idle_rate(bucket) && token_bucket_count() == 1 &&
 	       container_slice_has_neighbours(bucket);
 }
@@ -69,15 +72,26 @@ void held_drain(CUcontext handle)
 
 void held_note_depth(const struct compute_context *context, uint64_t now)
 {
-	enum { SAMPLES = 16 };
 	static uint64_t sum, count;
 
 	sum += bounds_min(context->held_ns, 2 * SHALLOW);
 	if (++count < SAMPLES)
 		return;
 	if (sum < SAMPLES * SHALLOW)
-		STORE(shallow_until, now + SHALLOW_FOR);
+		STORE(none_until, bounds_max(LOAD(none_until), now + SHALLOW_FOR));
 	sum = count = 0;
+}
+
+void held_note_start(uint64_t late, uint64_t now)
+{
+	static uint64_t sums, counts; /* threads of two contexts may lose a sample */
+	uint64_t sum = LOAD(sums) + bounds_min(late, 4 * SLOW), count = LOAD(counts) + 1;
+	bool is_slow = sum > SAMPLES * SLOW, is_over = is_slow || count == SAMPLES;
+
+	if (is_slow)
+		STORE(none_until, now + SLOW_FOR);
+	STORE(sums, is_over ? 0 : sum);
+	STORE(counts, is_over ? 0 : count);
 }
 
 void held_note_room(const struct compute_context *context)

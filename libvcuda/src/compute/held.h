@@ -25,6 +25,9 @@ void held_drain(CUcontext handle);
  */
 void held_note_depth(const struct compute_context *context, uint64_t now);
 
+/* What was released on an idle card began `late` ns after that. Where streams go on so late, threads do better. */
+void held_note_start(uint64_t late, uint64_t now);
+
 /* Some of what was held has gone: wakes those that wait, if there is room for much more. Under the lock. */
 void held_note_room(const struct compute_context *context);
 

@@ -102,6 +102,18 @@ def test_events_need_a_turn(line: Any, simctl: Any, work: str) -> None:
     assert node.said(node.start(code)) == [LAUNCH + 2 * MS + 2 * SWITCH, LAUNCH + 5 * MS + 4 * SWITCH]
 
 
+@pytest.mark.parametrize("look_us", [300, 5000])
+def test_a_stream_that_waits_for_a_value_looks_now_and_then(line: Any, simctl: Any, look_us: int) -> None:
+    """From when it gets there on. The value is there after 7 ms."""
+    code = """
+waits, word = stream(), memory(4)
+check(cuda.cuStreamWaitValue32_v2(waits, word, 1, 0)); began = t(); until(began + 7 * MS)
+check(cuda.cuStreamWriteValue32_v2(stream(), word, 1, 0)); sync(waits); say(t() - began)
+"""
+    (said,) = line(1, timed(simctl, value_look_us=look_us)).run(code)
+    assert said == pytest.approx(math.ceil(7_000 / look_us) * look_us * 1000, abs=20_000)
+
+
 def test_threads_wake_late(line: Any, simctl: Any) -> None:
     """After a sleep, and a wait for the card; but not a program that uses no card. The same program wakes as late."""
     waits = "until(due); late.append(t() - due); launch(MS); due = t() + MS; sync(); late.append(t() - due)"

@@ -84,7 +84,7 @@ static bool look(struct watch *list)
 
 static void *watch_thread(void *argument)
 {
-	uint64_t pause = SHORTEST_NS;
+	uint64_t fixed = sim_state_header()->value_look_ns, pause = SHORTEST_NS;
 	struct watch *list;
 
 	prctl(PR_SET_NAME, "vgpu-sim-watch");
@@ -92,7 +92,7 @@ static void *watch_thread(void *argument)
 	sim_clock_thread_adopt(number);
 	while ((list = take())) {
 		pause = look(list) ? SHORTEST_NS : pause < LONGEST_NS / 2 ? pause * 2 : LONGEST_NS;
-		sim_clock_sleep_until(sim_clock_now() + pause);
+		sim_clock_sleep_until(sim_clock_now() + (fixed ? fixed : pause));
 	}
 	return argument;
 }
