@@ -8,7 +8,7 @@
 
 #define SHALLOW NS_PER_MS /* in the mean, of what is held when the first of it goes */
 #define SHALLOW_FOR (10 * NS_PER_S)
-#define SLOW (800 * NS_PER_US) /* in the mean, from a release until the stream goes on: a sixth of a short slice */
+#define SLOW (800 * NS_PER_US) /* in the mean, from a release until the stream goes on; with 1 ms nothing is gained */
 #define SLOW_FOR (600 * NS_PER_S)
 enum { SAMPLES = 16 };
 #define ROOM_LOOK (20 * NS_PER_MS)
