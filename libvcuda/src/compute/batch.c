@@ -389,9 +389,9 @@ static bool is_open(const struct compute_context *context, const struct launch *
  */
 static void note_launched(struct batch *batch, const struct launch *launch, uint64_t now)
 {
-	batch->was_held = !launch->may_wait && now - batch->opened_at > LONG_CALL;
-	batch->launched_at = launch->may_wait || batch->was_held ? batch->opened_at : now;
-	if (batch->was_held) {
+	batch->took_long = !launch->may_wait && now - batch->opened_at > LONG_CALL;
+	batch->launched_at = launch->may_wait || batch->took_long ? batch->opened_at : now;
+	if (batch->took_long) {
 		batch->doubtful += now - batch->opened_at;
 		batch->idle_times++;
 	}

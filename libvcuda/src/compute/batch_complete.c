@@ -159,7 +159,7 @@ static void learn(const struct compute_context *context, const struct batch *bat
 
 	if (batch->is_mixed || batch->is_interrupted || (batch->launches > 1 && !is_clean))
 		return;
-	uint64_t measured = is_beside || batch->was_held ? saturating_less(batch->counted, batch->gaps) : used;
+	uint64_t measured = is_beside || batch->took_long ? saturating_less(batch->counted, batch->gaps) : used;
 	if (!is_alone)
 		measured = is_certain ? bounds_max(measured, took / HIDDEN_PART) : took;
 	estimates_add(batch->kind, measured, batch->launches,

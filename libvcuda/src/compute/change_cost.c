@@ -37,8 +37,9 @@ void change_cost_measured(struct token_bucket *bucket, bool changes, bool was_he
 		return;
 	if (changes)
 		follow(&bucket->late_on_card, LATENCY + SLICE_CHANGE, late);
-	if (LOAD(bucket->late_on_card.ns))
-		usage_change_measured(bucket->shared.time, cost(bucket, bucket->late_on_card.ns));
+	uint64_t on_card = LOAD(bucket->late_on_card.ns);
+	if (on_card)
+		usage_change_measured(bucket->shared.time, cost(bucket, on_card));
 }
 
 uint64_t change_cost(const struct token_bucket *bucket)

@@ -35,7 +35,7 @@ struct batch {
 	bool is_behind_wait;  /* its stream waited for the program before it */
 	bool is_doubted;      /* it was held, and some of its kernels were not measured often */
 	bool is_held; /* its stream waits for a semaphore before it, and nothing is reserved for it (compute/held.h) */
-	bool was_held; /* the call of its first launch took long: its work began somewhere in it */
+	bool took_long; /* the call of its first launch took long: its work began somewhere in it */
 	uint32_t slot;
 	uint32_t launches;
 	struct estimate *kind;

@@ -8,7 +8,7 @@ static uint64_t began, used_before; /* the present slice */
 static uint64_t own_at;             /* when it last left a slice of its own */
 static bool stays_idle;             /* its own slices leave the card idle though its program launches ahead */
 static uint64_t ahead_until;        /* until then its program is to launch ahead, see compute/held.h */
-static uint64_t held, used;         /* of its latest own slices: how long they were, and what it used in them */
+static uint64_t lasted, used;         /* of its latest own slices: how long they were, and what it used in them */
 
 /* `spent`: for how long it has had slices or waited for them since the last change. The program's pauses do not count. */
 static struct {
@@ -31,16 +31,16 @@ void open_slice_begun(uint64_t waited, uint64_t now)
 /* Launches ahead come first: only a program that leaves the card idle all the same is to let others in. */
 static void note_idle(uint64_t now)
 {
-	bool is_ahead = open_slice_needs_work_ahead(now), is_idle = used < held - held / SLICE_IDLE_PART;
+	bool is_ahead = open_slice_needs_work_ahead(now), is_idle = used < lasted - lasted / SLICE_IDLE_PART;
 
-	if (held <= SLICE_OPEN_MEAN / 2)
+	if (lasted <= SLICE_OPEN_MEAN / 2)
 		return;
 	stays_idle = is_idle && is_ahead;
 	if (!is_idle)
 		return;
 	STORE(ahead_until, now + SLICE_AHEAD_FOR);
 	if (!is_ahead)
-		held = used = 0;
+		lasted = used = 0;
 }
 
 void open_slice_left(bool is_own, uint64_t now)
@@ -54,11 +54,11 @@ void open_slice_left(bool is_own, uint64_t now)
 	own_at = now;
 	if (length < SLICE_OPEN_LEAST)
 		return;
-	if (held > SLICE_OPEN_MEAN) {
-		held /= 2;
+	if (lasted > SLICE_OPEN_MEAN) {
+		lasted /= 2;
 		used /= 2;
 	}
-	held += length;
+	lasted += length;
 	used += bounds_min(used_on_card() - used_before, length);
 	note_idle(now);
 }
@@ -126,7 +126,7 @@ bool open_slice_is_wanted(uint64_t now)
 
 void open_slice_reset(void)
 {
-	began = own_at = held = used = ahead_until = 0;
+	began = own_at = lasted = used = ahead_until = 0;
 	stays_idle = false;
 	mode.is_trial = false;
 	(void)set_mode(false, SLICE_TRIAL, 0);

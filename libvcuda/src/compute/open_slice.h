@@ -4,7 +4,8 @@
  * tried.
  *
  * Belongs here: how much of its slices the program uses, whether it is to launch ahead therefore, and whether they are to be
- * open. Not how others learn of it (compute/presence.h), nor how it launches ahead (compute/held.h). One thread at a time calls these functions.
+ * open. Not how others learn of it (compute/presence.h), nor how it launches ahead (compute/held.h). One thread at a time
+ * calls these functions.
  */
 #ifndef VCUDA_OPEN_SLICE_H
 #define VCUDA_OPEN_SLICE_H
