@@ -13,6 +13,13 @@
 
 struct launch;
 
+/*
+ * Whether the program may launch far ahead, as it does without a limit: it prepares its next work meanwhile. Not beside other
+ * containers, nor where another process of its own has had the card within a second: those would wait for all of that. Not
+ * for a soft share, which would owe what it has launched in borrowed time.
+ */
+bool admission_may_launch_far_ahead(const struct token_bucket *bucket, uint64_t now);
+
 /* Reserves the launch's estimate if it may begin now. If not, *again is when to try again. */
 bool admission_try(const struct launch *launch, uint64_t now, uint64_t *again);
 

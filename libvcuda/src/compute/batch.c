@@ -55,6 +55,7 @@ static void end_hold(struct compute_context *context, struct batch *batch, uint3
 	slot->held--;
 	STORE(context->held_ns, context->held_ns - batch->estimate);
 	STORE(context->held_launches, context->held_launches - batch->launches);
+	slot->held_launches -= batch->launches;
 	count_up(&context->held, -1);
 	semaphores_release(context, slot, slot->held ? value : slot->acquired);
 }
@@ -182,6 +183,7 @@ static void add_to(struct compute_context *context, struct batch *batch, struct 
 		batch->is_doubted |= !estimates_trusted(launch->kind);
 		STORE(context->held_ns, context->held_ns + launch->estimate);
 		STORE(context->held_launches, context->held_launches + 1);
+		slot->held_launches++;
 		launch->closes |= batch->estimate >= LONG_ENOUGH;
 		return;
 	}
@@ -303,6 +305,7 @@ bool batch_hold(struct launch *launch, uint64_t now)
 	contexts_lock(&context->lock);
 	struct stream_slot *slot = contexts_slot(context, launch->stream_key);
 	bool has_room = context->under_way < HELD_MOST_BATCHES && context->held_launches < HELD_MOST_LAUNCHES &&
+			slot->held_launches + BATCH_OPERATIONS * slot->held < HELD_MOST_OPERATIONS &&
 			(!context->held || context->held_ns + launch->estimate <= HELD_MOST);
 	if (slot->key == launch->stream_key && has_room)
 		hold(context, slot, launch, now);
@@ -420,6 +423,7 @@ static void undo(struct compute_context *context, struct batch *batch, const str
 	if (batch->is_held) {
 		STORE(context->held_ns, context->held_ns - launch->estimate);
 		STORE(context->held_launches, context->held_launches - 1);
+		context->slots[batch->slot].held_launches--;
 	} else {
 		account_release(launch->bucket, launch->estimate);
 		batch->booked -= launch->estimate;

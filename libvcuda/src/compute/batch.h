@@ -59,11 +59,16 @@ bool batch_join_reserved(struct launch *launch, uint64_t now);
 void batch_join(struct launch *launch, uint64_t asked, uint64_t now);
 
 /*
- * What may be held (compute/held.h): as much as a program launches ahead that is alone. A stream is full with
- * 1,024 operations of all kinds.
+ * What may be held (compute/held.h). A stream is full with 1,021 operations of all kinds, and four streams take 4,000
+ * (docs/reality.md). A batch has three besides its launches, and its end may be due to one of the program's own.
  */
-#define HELD_MOST (100 * NS_PER_MS)
-enum { HELD_MOST_LAUNCHES = 256, HELD_MOST_BATCHES = BATCHES / 2 };
+#define HELD_MOST (200 * NS_PER_MS)
+enum {
+	HELD_MOST_BATCHES = BATCHES / 2,
+	HELD_MOST_LAUNCHES = 3000,
+	HELD_MOST_OPERATIONS = 960, /* in a stream */
+	BATCH_OPERATIONS = 4
+};
 
 /* Puts the launch into a batch behind a semaphore, and reserves nothing. False: there is no room. */
 bool batch_hold(struct launch *launch, uint64_t now);

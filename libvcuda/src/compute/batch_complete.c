@@ -227,7 +227,7 @@ static void count_use(struct compute_context *context, struct batch *batch, uint
 		account_complete(context->bucket, batch->estimate, batch->booked, used, batch->ended_at, now);
 		learn(context, batch, used, now);
 		learn_change(context->bucket, batch);
-		if (batch->semaphore && batch->was_idle)
+		if (batch->semaphore && batch->was_idle && !batch->is_beside)
 			held_note_start(saturating_less(batch->started_at, batch->opened_at), now);
 		card_clock_renew_base(context, batch, now);
 		batch_note_done(context, batch);

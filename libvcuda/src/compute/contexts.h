@@ -16,7 +16,7 @@
 #include "shared/guard.h"
 
 /* MOST_CONTEXTS: more than a card has memory for. The 141 GiB of an H200 hold 364 contexts of 396 MiB. */
-enum { STREAM_SLOTS = 64, BATCHES = 128, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 1024, SPINS = 200, GAPS = 512 };
+enum { STREAM_SLOTS = 64, BATCHES = 256, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 1024, SPINS = 200, GAPS = 512 };
 
 struct estimate;
 
@@ -69,7 +69,7 @@ struct stream_slot {
 	uint64_t copied; /* bytes that it copies over the bus before its next launch */
 	uint64_t sampled_at;
 	uint32_t acquired; /* the latest value of its semaphore that a stream of this slot waits for */
-	uint32_t held; /* batches that are held */
+	uint32_t held, held_launches; /* batches that are held, and their launches */
 };
 
 struct gap {

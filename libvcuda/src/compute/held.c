@@ -1,6 +1,7 @@
 /* See compute/held.h. */
 #include "compute/held.h"
 
+#include "compute/admission.h"
 #include "compute/container_slice.h"
 #include "compute/open_slice.h"
 #include "compute/schedule.h"
@@ -16,20 +17,29 @@ enum { SAMPLES = 16 };
 static uint64_t none_until;
 static uint32_t room; /* futex: changes when there is room for more, or nothing is held */
 
+/* Other processes of the container may work on its other cards, of which this one knows nothing. */
+static bool has_several_cards(void)
+{
+	const struct vgpu_usage_flight *flights;
+
+	return token_bucket_count() > 1 || usage_time_at(1, &flights);
+}
+
 /*
- * Only where slices of its own have left the card idle of late: else the threads launch in time, and each semaphore costs
- * the card a look. Not where kernels take times that are hard to tell: who waits for those looks at the card often. Not where
- * threads wake late, as the one that releases does. Not for a soft share, which goes on as soon as work ends. Not on
- * several cards, whose kernels may wait for each other.
+ * Beside others only where slices of its own have left the card idle of late: else the threads launch in time, and each
+ * semaphore costs the card a look. Not where kernels take times that are hard to tell: who waits for those looks at the card
+ * often. Not where threads wake late, as the one that releases does. Not for a soft share, which goes on as soon as work
+ * ends. Not on several cards, whose kernels may wait for each other.
  */
 static bool suits(const struct launch *launch, uint64_t now)
 {
 	const struct token_bucket *bucket = launch->bucket;
+	bool helps = container_slice_has_neighbours(bucket) ? open_slice_needs_work_ahead(now)
+							    : admission_may_launch_far_ahead(bucket, now);
 
-	return !launch->is_member && !launch->context->has_no_semaphores && !LOAD(launch->context->drains) &&
-	       open_slice_needs_work_ahead(now) && now >= LOAD(none_until) && LOAD(bucket->unsure) < SLICE_UNSURE &&
-	       clock_lateness() <= SLICE_THREADS_LATE && !schedule_idle_rate(bucket) && token_bucket_count() == 1 &&
-	       container_slice_has_neighbours(bucket);
+	return helps && !launch->is_member && !launch->context->has_no_semaphores && !LOAD(launch->context->drains) &&
+	       now >= LOAD(none_until) && LOAD(bucket->unsure) < SLICE_UNSURE &&
+	       clock_lateness() <= SLICE_THREADS_LATE && !schedule_idle_rate(bucket) && !has_several_cards();
 }
 
 /* A launch that does not suit waits until nothing is held. No other one is held meanwhile. */
@@ -94,9 +104,10 @@ void held_note_start(uint64_t late, uint64_t now)
 	STORE(counts, is_over ? 0 : count);
 }
 
-void held_note_room(const struct compute_context *context)
+void held_note_room(const struct compute_context *context, const struct stream_slot *slot)
 {
 	if (!context->held || (context->held_ns < HELD_MOST / 2 && context->held_launches < HELD_MOST_LAUNCHES / 2 &&
+			       slot->held_launches + BATCH_OPERATIONS * slot->held < HELD_MOST_OPERATIONS / 2 &&
 			       context->held < HELD_MOST_BATCHES / 2))
 		clock_wake(&room);
 }

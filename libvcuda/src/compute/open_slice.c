@@ -1,10 +1,12 @@
 /* See compute/open_slice.h. */
 #include "compute/open_slice.h"
 
+#include "compute/change_cost.h"
 #include "compute/slice_parameters.h"
 #include "compute/token_bucket.h"
 
 static uint64_t began, used_before; /* the present slice */
+static uint64_t changing;           /* what the change took with which it began, and no program can use */
 static uint64_t own_at;             /* when it last left a slice of its own */
 static bool stays_idle;             /* its own slices leave the card idle though its program launches ahead */
 static uint64_t ahead_until;        /* until then its program is to launch ahead, see compute/held.h */
@@ -26,6 +28,7 @@ void open_slice_begun(uint64_t waited, uint64_t now)
 	mode.spent += waited;
 	began = now;
 	used_before = used_on_card();
+	changing = waited && token_bucket_count() ? change_cost(token_buckets[0]) : 0;
 }
 
 /* Launches ahead come first: only a program that leaves the card idle all the same is to let others in. */
@@ -59,7 +62,7 @@ void open_slice_left(bool is_own, uint64_t now)
 		used /= 2;
 	}
 	lasted += length;
-	used += bounds_min(used_on_card() - used_before, length);
+	used += bounds_min(used_on_card() - used_before + changing, length);
 	note_idle(now);
 }
 

@@ -13,15 +13,18 @@ MS, SECOND = 1_000_000, 1_000_000_000
 FLOOD = {"kernel": f"fixed:{MS}", "wait": 0}
 STREAMS = {"kernel": f"fixed:{7 * MS}", "wait": 0, "streams": 3}
 VARYING = {"kernel": f"lognormal:{MS // 3}:800:{10 * MS}", "wait": 0}
+LONG_GRAPH = {"kernel": "fixed:150000", "graph": 935, "wait": 0}
 REQUESTS = {"kernel": "fixed:800000", "arrivals": "poisson:8000000"}
 GRAPHS = {"replay": str(DATA / "recorded/training-graphs-polling.csv.gz")}
 TWO_STREAMS = {"replay": str(DATA / "recorded/training-two-streams.csv.gz")}
 
 
-def shares(bench: Any, *tenants: tuple[int, dict[str, Any]], end: int = 3, **options: Any) -> list[float]:
-    """In percent of the card, from a second on until `end` seconds."""
+def shares(
+    bench: Any, *tenants: tuple[int, dict[str, Any]], start: int = 1, end: int = 3, **options: Any
+) -> list[float]:
+    """In percent of the card, from `start` until `end` seconds."""
     made = [bench.scenario.Tenant(share, [load]) for share, load in tenants]
-    outcome = bench.workers.run(bench.scenario.Scenario(made, (SECOND, end * SECOND), **options))
+    outcome = bench.workers.run(bench.scenario.Scenario(made, (start * SECOND, end * SECOND), **options))
     return [share * 100 for share in outcome.shares]
 
 
@@ -34,15 +37,17 @@ def shares(bench: Any, *tenants: tuple[int, dict[str, Any]], end: int = 3, **opt
         ([(62, TWO_STREAMS), (38, STREAMS)], 80, {}),
         ([(90, GRAPHS), (10, REQUESTS)], 74, {}),
         ([(90, GRAPHS), (10, REQUESTS)], 64, {"value_look_us": 20_000}),
+        ([(83, GRAPHS), (17, LONG_GRAPH)], 75, {"event_turn": 1}),
     ],
-    ids=["both", "flood", "requests", "streams", "ahead", "slow"],
+    ids=["both", "flood", "requests", "streams", "ahead", "slow", "turns"],
 )
 def test_recorded_programs_leave_no_card_idle(bench: Any, tenants: Any, least: float, timing: dict[str, int]) -> None:
     """With slices of their own only, the card worked for 60 and 89 percent of the time; without a limiter for 97.
     Beside requests it worked for 61 while these waited for the host of an open slice to leave, 69 since. Kernels of
     three streams that end together were charged as one: 60 percent of the card for a share of 38. The program of graphs
     launches far ahead. While its threads were held up beside requests, the card worked for 66. While its launches were
-    held in streams that go on late, it worked for 33.
+    held in streams that go on late, it worked for 33. Where events need a turn it worked for 65, and 83 since: streams
+    that waited for the neighbour's graph had seemed to go on late.
     """
     got = shares(bench, *tenants, timing=timing)
     assert sum(got) > least
@@ -50,24 +55,21 @@ def test_recorded_programs_leave_no_card_idle(bench: Any, tenants: Any, least: f
 
 
 @pytest.mark.parametrize(
-    ("name", "least"),
-    [
-        ("two-streams", 0.92),
-        pytest.param("recommender-a", 0.97, marks=pytest.mark.long),
-        pytest.param("graphs-polling", 0.85, marks=pytest.mark.long),
-    ],
+    "name",
+    ["graphs-polling", *(pytest.param(name, marks=pytest.mark.long) for name in ("two-streams", "recommender-a"))],
 )
-def test_a_recorded_program_alone(bench: Any, name: str, least: float) -> None:
-    """It gets its share, and little less than without a limiter where that is all that it asks for: its threads prepare
-    the next work meanwhile. Held close to the card they left 0.84, 0.91 and 0.69; 25 of 30 where idle time was charged.
-    The reference keeps the card as busy as the program can. It used 106 and 112 percent of that while it took the
-    threads of a recording for one.
+def test_a_recorded_program_alone(bench: Any, name: str) -> None:
+    """It gets its share, and no less than without a limiter where that is all that it asks for: its threads prepare the
+    next work meanwhile. With 60 percent the graphs had 55.3 while their threads waited for tokens, with 99 they had 74
+    of 84. 25 of 30 were had where idle time was charged. The reference keeps the card as busy as the program can. It
+    used 106 and 112 percent of that while it took the threads of a recording for one.
     """
     load = {"replay": str(DATA / f"recorded/training-{name}.csv.gz")}
-    free = shares(bench, (100, load), limiter="none")[0]
-    assert shares(bench, (100, load), limiter="ideal")[0] == pytest.approx(free, rel=0.01)
-    assert shares(bench, (30, load), end=5)[0] == pytest.approx(30, abs=1.5)  # may save up 0.1 s of its share
-    assert shares(bench, (99, load))[0] >= least * free
+    free = shares(bench, (100, load), limiter="none", start=2, end=6)[0]
+    assert shares(bench, (100, load), limiter="ideal", start=2, end=6)[0] == pytest.approx(free, rel=0.01)
+    got = {share: shares(bench, (share, load), start=2, end=6)[0] for share in (30, 60, 99)}
+    assert got[30] == pytest.approx(30, abs=1.5)  # may save up 0.1 s of its share
+    assert got[60] > 0.95 * min(60, free) and got[99] > 0.96 * free
 
 
 def test_a_graph_that_the_driver_takes_in_parts(bench: Any) -> None:
