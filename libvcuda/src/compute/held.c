@@ -29,7 +29,8 @@ static bool has_several_cards(void)
  * Beside others only where slices of its own have left the card idle of late: else the threads launch in time, and each
  * semaphore costs the card a look. Not where kernels take times that are hard to tell: who waits for those looks at the card
  * often. Not where threads wake late, as the one that releases does. Not for a soft share, which goes on as soon as work
- * ends. Not on several cards, whose kernels may wait for each other.
+ * ends. Not on several cards, whose kernels may wait for each other. Not in a thread's own default stream, where nobody
+ * else can put a batch's end if the thread has ended meanwhile.
  */
 static bool suits(const struct launch *launch, uint64_t now)
 {
@@ -37,9 +38,10 @@ static bool suits(const struct launch *launch, uint64_t now)
 	bool helps = container_slice_has_neighbours(bucket) ? open_slice_needs_work_ahead(now)
 							    : admission_may_launch_far_ahead(bucket, now);
 
-	return helps && !launch->is_member && !launch->context->has_no_semaphores && !LOAD(launch->context->drains) &&
-	       now >= LOAD(none_until) && LOAD(bucket->unsure) < SLICE_UNSURE &&
-	       clock_lateness() <= SLICE_THREADS_LATE && !schedule_idle_rate(bucket) && !has_several_cards();
+	return helps && launch->stream != CU_STREAM_PER_THREAD && !launch->is_member &&
+	       !launch->context->has_no_semaphores && !LOAD(launch->context->drains) && now >= LOAD(none_until) &&
+	       LOAD(bucket->unsure) < SLICE_UNSURE && clock_lateness() <= SLICE_THREADS_LATE &&
+	       !schedule_idle_rate(bucket) && !has_several_cards();
 }
 
 /* A launch that does not suit waits until nothing is held. No other one is held meanwhile. */

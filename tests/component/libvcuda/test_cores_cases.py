@@ -12,7 +12,7 @@ from virtual_director import wait_for
 
 from vgpu.config import core_schedule, usage
 
-SETTLE = 200 * MS
+SETTLE = 1200 * MS  # after a second alone a program may launch far ahead
 LEVEL, HOLDER, USED = 0, 2, 8  #: in struct vgpu_usage_time
 
 

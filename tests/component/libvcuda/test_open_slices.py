@@ -59,9 +59,9 @@ def test_recorded_programs_leave_no_card_idle(bench: Any, tenants: Any, least: f
     ["graphs-polling", *(pytest.param(name, marks=pytest.mark.long) for name in ("two-streams", "recommender-a"))],
 )
 def test_a_recorded_program_alone(bench: Any, name: str) -> None:
-    """It gets its share, and no less than without a limiter where that is all that it asks for: its threads prepare the
-    next work meanwhile. With 60 percent the graphs had 55.3 while their threads waited for tokens, with 99 they had 74
-    of 84. 25 of 30 were had where idle time was charged. The reference keeps the card as busy as the program can. It
+    """It gets its share, and little less than without a limiter where that is all that it asks for: its threads prepare
+    the next work meanwhile. With 60 percent the graphs had 55.2 while their threads waited for tokens, with 99 they had
+    74 of 84. 25 of 30 were had where idle time was charged. The reference keeps the card as busy as the program can. It
     used 106 and 112 percent of that while it took the threads of a recording for one.
     """
     load = {"replay": str(DATA / f"recorded/training-{name}.csv.gz")}
