@@ -59,8 +59,8 @@ bool batch_join_reserved(struct launch *launch, uint64_t now);
 void batch_join(struct launch *launch, uint64_t asked, uint64_t now);
 
 /*
- * What may be held (compute/held.h). A stream is full with 1,021 operations of all kinds, and four streams take 4,000
- * (docs/reality.md). A batch has three besides its launches, and its end may be due to one of the program's own.
+ * What may be held (compute/held.h). An H100 took 1,021 launches in a stream and 4,000 in four (docs/reality.md). Other
+ * operations are assumed to fill a stream as launches do: a batch has three, and its end may be due to one of the program's.
  */
 #define HELD_MOST (200 * NS_PER_MS)
 enum {

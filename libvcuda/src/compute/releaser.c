@@ -59,7 +59,7 @@ static void release_first(struct launch *first)
 	batch_release(first, now);
 	if (is_late)
 		batch_release_all(first->context);
-	held_note_room(first->context, contexts_slot(first->context, first->stream_key));
+	held_note_room(first->context, &first->context->slots[first->context->batches[first->batch].slot]);
 	contexts_unlock(&first->context->lock);
 	poller_needed();
 	poller_look_by(LOAD(first->bucket->finish));

@@ -19,12 +19,10 @@ GRAPHS = {"replay": str(DATA / "recorded/training-graphs-polling.csv.gz")}
 TWO_STREAMS = {"replay": str(DATA / "recorded/training-two-streams.csv.gz")}
 
 
-def shares(
-    bench: Any, *tenants: tuple[int, dict[str, Any]], start: int = 1, end: int = 3, **options: Any
-) -> list[float]:
-    """In percent of the card, from `start` until `end` seconds."""
+def shares(bench: Any, *tenants: tuple[int, dict[str, Any]], end: int = 3, **options: Any) -> list[float]:
+    """In percent of the card, from a second on until `end` seconds."""
     made = [bench.scenario.Tenant(share, [load]) for share, load in tenants]
-    outcome = bench.workers.run(bench.scenario.Scenario(made, (start * SECOND, end * SECOND), **options))
+    outcome = bench.workers.run(bench.scenario.Scenario(made, (SECOND, end * SECOND), **options))
     return [share * 100 for share in outcome.shares]
 
 
@@ -55,21 +53,22 @@ def test_recorded_programs_leave_no_card_idle(bench: Any, tenants: Any, least: f
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["graphs-polling", *(pytest.param(name, marks=pytest.mark.long) for name in ("two-streams", "recommender-a"))],
+    ("name", "least"),
+    [("two-streams", 0.94), pytest.param("recommender-a", 0.97, marks=pytest.mark.long), ("graphs-polling", 0.96)],
 )
-def test_a_recorded_program_alone(bench: Any, name: str) -> None:
+def test_a_recorded_program_alone(bench: Any, name: str, least: float) -> None:
     """It gets its share, and little less than without a limiter where that is all that it asks for: its threads prepare
     the next work meanwhile. With 60 percent the graphs had 55.2 while their threads waited for tokens, with 99 they had
     74 of 84. 25 of 30 were had where idle time was charged. The reference keeps the card as busy as the program can. It
     used 106 and 112 percent of that while it took the threads of a recording for one.
     """
     load = {"replay": str(DATA / f"recorded/training-{name}.csv.gz")}
-    free = shares(bench, (100, load), limiter="none", start=2, end=6)[0]
-    assert shares(bench, (100, load), limiter="ideal", start=2, end=6)[0] == pytest.approx(free, rel=0.01)
-    got = {share: shares(bench, (share, load), start=2, end=6)[0] for share in (30, 60, 99)}
+    free = shares(bench, (100, load), limiter="none", end=5)[0]
+    assert shares(bench, (100, load), limiter="ideal", end=5)[0] == pytest.approx(free, rel=0.01)
+    got = {share: shares(bench, (share, load), end=5)[0] for share in (30, 60, 99)}
     assert got[30] == pytest.approx(30, abs=1.5)  # may save up 0.1 s of its share
-    assert got[60] > 0.95 * min(60, free) and got[99] > 0.96 * free
+    assert got[60] >= 0.95 * min(60, free)
+    assert got[99] >= least * free
 
 
 def test_a_graph_that_the_driver_takes_in_parts(bench: Any) -> None:
