@@ -124,6 +124,7 @@ class Kubelet:
         self.pods: dict[str, Pod] = {}
         self.sockets: dict[str, Any] = {}  #: drivers by their registration sockets
         self.up = False
+        self.kills = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -151,8 +152,12 @@ class Kubelet:
             self._due("orphans", f"stop {uid}", lambda pod=gone: self._unprepare(pod), lambda pod=gone: self._ends(pod))  # type: ignore[misc]
 
     def kill(self) -> None:
+        """Nobody takes the answers of the calls that are under way."""
         self.up = False
         self.time.due.clear()
+        self.kills += 1
+        for pod in self.pods.values():
+            pod.calling = False
         self._forget()
 
     def reboot(self) -> None:
@@ -169,7 +174,8 @@ class Kubelet:
         self._due(window, what, lambda: call if call.driver.alive else None, lambda: self._call(call, done))
 
     def _call(self, call: Call, done: Callable[[Object | None, str], None]) -> None:
-        self.time.call(call, done)
+        kills = self.kills
+        self.time.call(call, lambda *answer: done(*answer) if self.kills == kills else None)
 
     # Drivers
 
