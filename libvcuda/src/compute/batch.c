@@ -160,14 +160,6 @@ static void note_gap(struct compute_context *context, struct stream_slot *slot, 
 	slot->has_work = true;
 }
 
-/* Clears the marks of interruption: another stream has work meanwhile, so the interval is not the stream's alone. */
-static void count_interruptions(struct compute_context *context)
-{
-	for (int i = 0; i < BATCHES; i++)
-		context->batches[i].is_interrupted = false;
-	context->interrupted = 0;
-}
-
 static void add_to(struct compute_context *context, struct batch *batch, struct stream_slot *slot,
 		   struct launch *launch, uint64_t now)
 {
@@ -203,8 +195,6 @@ bool batch_join_reserved(struct launch *launch, uint64_t now)
 	struct batch *batch = slot->open < 0 ? NULL : &context->batches[slot->open];
 	bool is_reserved = batch && slot->key == launch->stream_key && launch->estimate <= batch->local_slice &&
 			   now < batch->local_slice_until && !wants_sample(slot, launch, now);
-	if (is_reserved && context->interrupted && context->interrupted != slot->key)
-		count_interruptions(context);
 	if (is_reserved) {
 		batch->local_slice -= launch->estimate;
 		launch->batch = slot->open;
@@ -252,8 +242,6 @@ void batch_join(struct launch *launch, uint64_t asked, uint64_t now)
 		contexts_unlock(&context->lock);
 		return;
 	}
-	if (context->interrupted && context->interrupted != slot->key)
-		count_interruptions(context);
 	struct batch *batch = slot->open < 0 ? NULL : &context->batches[slot->open];
 	if (slot->held) { /* another thread's launch is held there since */
 		hold(context, slot, launch, now);
@@ -351,8 +339,6 @@ void batch_release(struct launch *launch, uint64_t now)
 		account_reserve(launch->bucket, batch->estimate - launch->estimate, true, now);
 	else if (batch->estimate < launch->estimate)
 		account_release(launch->bucket, launch->estimate - batch->estimate);
-	if (context->interrupted && context->interrupted != slot->key)
-		count_interruptions(context);
 	begin_batch(context, batch, now);
 	batch->booked = batch->estimate;
 	note_gap(context, slot, batch->estimate, now, now);
@@ -478,6 +464,13 @@ bool batch_looks_for_quiet(const struct compute_context *context)
 	       (LOAD(context->is_polled) && LOAD(context->bucket->unsure) >= BATCH_UNSURE);
 }
 
+uint64_t batch_quiet_at(const struct compute_context *context, uint64_t joined, uint64_t expected)
+{
+	uint64_t soonest = joined + BATCH_QUIET;
+
+	return container_slice_has_neighbours(context->bucket) ? bounds_max(soonest, expected - BATCH_QUIET) : soonest;
+}
+
 uint64_t batch_end_quiet(struct compute_context *context, uint64_t now)
 {
 	uint64_t next = UINT64_MAX;
@@ -488,7 +481,7 @@ uint64_t batch_end_quiet(struct compute_context *context, uint64_t now)
 		if (batch->state != OPEN || batch->is_held || !batch->launched_at || batch->is_behind_wait ||
 		    slot->stream == CU_STREAM_PER_THREAD || (slot->stream == CU_STREAM_LEGACY && context->working > 1))
 			continue;
-		uint64_t due = bounds_max(batch->joined_at + BATCH_QUIET, batch->expected - BATCH_QUIET);
+		uint64_t due = batch_quiet_at(context, batch->joined_at, batch->expected);
 		if (now < due) {
 			next = bounds_min(next, due);
 			continue;
@@ -590,18 +583,20 @@ static struct stream_slot *lock_stream_slot(struct compute_context *context, uin
 	return NULL;
 }
 
-/* A batch that is not worth an event goes on if no other stream has work: its kernels count with their estimates. */
+/*
+ * A batch that is not worth an event goes on where no other stream has work, or nobody waits for its end: its kernels count
+ * with their estimates. Not while launches are held: it would last until those are released for which its stream may wait.
+ */
 static void interrupt_batch(struct compute_context *context, struct stream_slot *slot, CUstream stream, bool waits)
 {
 	struct batch *batch = &context->batches[slot->open];
-	bool is_alone = context->working == 1 && slot->has_work && !context->held;
+	bool is_only = context->working == 1 && slot->has_work;
+	bool goes_on = !context->held && (is_only || !container_slice_has_neighbours(context->bucket));
 
-	if (waits || !is_alone || batch->estimate >= WORTH_AN_EVENT) {
+	if (waits || !goes_on || batch->estimate >= WORTH_AN_EVENT)
 		record_end(context, batch, stream, clock_now());
-	} else {
+	else
 		batch->is_interrupted = true;
-		context->interrupted = slot->key;
-	}
 }
 
 void batch_interrupt(struct compute_context *context, uint64_t key, CUstream stream, bool waits, uint64_t bytes)

@@ -133,6 +133,12 @@ uint64_t batch_end_quiet(struct compute_context *context, uint64_t now);
 #define BATCH_UNSURE 8 /* of 256: by so much batches end before their estimate, in the mean */
 bool batch_looks_for_quiet(const struct compute_context *context);
 
+/*
+ * When it does: beside others when the work should be done soon. Where the kernels' mean says little that would hide how
+ * long the short ones take.
+ */
+uint64_t batch_quiet_at(const struct compute_context *context, uint64_t joined, uint64_t expected);
+
 /* The batch has ended, and its stream has no other work. */
 void batch_note_done(struct compute_context *context, const struct batch *done);
 

@@ -1,6 +1,8 @@
 /* See compute/batch_complete.h. */
 #include "compute/batch_complete.h"
 
+#include <string.h>
+
 #include "compute/account.h"
 #include "compute/card_clock.h"
 #include "compute/change_cost.h"
@@ -73,22 +75,25 @@ static void look_at_batch(struct compute_context *context, struct batch *batch, 
 }
 
 /*
- * Adds up the idle gaps within the interval. One kernel alone has none. Behind the last launch the stream had work: a gap
- * there only says that its kernels took longer than expected.
+ * Adds up the idle gaps up to `to` that were noted since it was last called: a gap is noted at its end. One kernel alone has
+ * none. Behind the last launch the stream had work: a gap there only says that its kernels took longer than expected.
  */
-static void note_gaps_within(const struct compute_context *context, struct batch *batch, uint64_t from, uint64_t to)
+static void note_gaps_until(const struct compute_context *context, struct batch *batch, uint64_t to)
 {
-	for (uint64_t i = context->gap_count; i && context->gap_count - i < GAPS && batch->launches > 1; i--) {
+	uint64_t noted = bounds_max(batch->gaps_noted, saturating_less(context->gap_count, GAPS));
+
+	for (uint64_t i = context->gap_count; i > noted && batch->launches > 1; i--) {
 		const struct gap *gap = &context->gaps[(i - 1) % GAPS];
 		uint64_t until = gap->is_seen ? to : bounds_min(to, batch->joined_at);
-		uint64_t begin = bounds_max(gap->from, from), end = bounds_min(gap->to, until);
-		if (gap->to <= from)
+		uint64_t begin = bounds_max(gap->from, batch->counted_from), end = bounds_min(gap->to, until);
+		if (gap->to <= batch->counted_from)
 			break;
 		if (begin > end)
 			continue;
 		*(gap->is_seen ? &batch->gaps : &batch->doubtful) += end - begin;
 		batch->idle_times++;
 	}
+	batch->gaps_noted = context->gap_count;
 }
 
 /* Whether no other stream of the process worked for most of its time. */
@@ -209,22 +214,45 @@ static void learn_overlap(struct compute_context *context, const struct batch *b
 	context->together.used += used;
 }
 
+/*
+ * An interval hides the work of those that overlap it, and its batch may be charged for less of it: it may have been idle
+ * at its end, or copied. Of intervals that overlap, at least all estimates are charged, within their union. Returns what is
+ * missing so far.
+ */
+static uint64_t hidden_part(struct compute_context *context, const struct batch *batch, uint64_t used)
+{
+	if (batch->is_beside)
+		return 0;
+	context->stretch.estimate += bounds_min(batch->estimate, batch->ended_at - batch->started_at);
+	context->stretch.counted += saturating_less(batch->counted, batch->gaps);
+	uint64_t least = bounds_min(context->stretch.estimate, context->stretch.counted);
+	uint64_t hidden = saturating_less(least, context->stretch.used + used);
+	context->stretch.used += used + hidden;
+	return hidden;
+}
+
 static void count_use(struct compute_context *context, struct batch *batch, uint64_t now)
 {
 	uint64_t to = batch->ended_at ? batch->ended_at : now;
+
+	if (batch->started_at > LOAD(context->bucket->counted_until))
+		memset(&context->stretch, 0, sizeof(context->stretch));
 	uint64_t found = account_uncounted(context->bucket, batch->started_at, to);
 
+	if (!batch->counted)
+		batch->counted_from = to - found;
 	batch->counted += found;
 	if (found)
 		batch->counted_to = to;
 	count_back(context, batch);
-	note_gaps_within(context, batch, to - found, to);
+	note_gaps_until(context, batch, to);
 	if (container_slice_is_mixed(context->bucket) || (container_slice_is_open(context->bucket) && ran_alone(batch)))
 		batch->is_beside = true;
 	uint64_t used = own_part(context, batch, batch->counted);
 	if (batch->ended_at) {
+		uint64_t charged = used + hidden_part(context, batch, used);
 		learn_overlap(context, batch, used);
-		account_complete(context->bucket, batch->estimate, batch->booked, used, batch->ended_at, now);
+		account_complete(context->bucket, batch->estimate, batch->booked, charged, batch->ended_at, now);
 		learn(context, batch, used, now);
 		learn_change(context->bucket, batch);
 		if (batch->semaphore && batch->was_idle && !batch->is_beside)

@@ -31,7 +31,7 @@ struct batch {
 	bool is_beside;       /* another tenant's work may lie within the interval, beyond a change of contexts */
 	bool is_guessed;      /* some of its kernels were not measured without other work of late */
 	bool is_mixed;        /* it has kernels of several kinds, or may have */
-	bool is_interrupted;  /* its stream, the only one with work, did something else in between */
+	bool is_interrupted;  /* its stream did something else in between */
 	bool is_behind_wait;  /* its stream waited for the program before it */
 	bool is_doubted;      /* it was held, and some of its kernels were not measured often */
 	bool is_held; /* its stream waits for a semaphore before it, and nothing is reserved for it (compute/held.h) */
@@ -52,7 +52,9 @@ struct batch {
 	uint64_t local_slice_until; /* when the local slice expires */
 	uint64_t counted; /* ns counted as used so far */
 	uint64_t overlap; /* ns at its end in which the next one had begun */
-	uint64_t counted_to; /* the end of the last interval that was counted */
+	uint64_t counted_from,
+		counted_to; /* the begin of the first interval that was counted, and the end of the last */
+	uint64_t gaps_noted; /* how many gaps of the context are in the next three */
 	uint64_t gaps; /* counted ns in which the context was seen to be idle */
 	uint64_t doubtful; /* counted ns in which the context should have been idle */
 	uint64_t idle_times; /* how often the context was idle or should have been */
@@ -92,7 +94,6 @@ struct compute_context {
 	uint32_t working; /* stream slots that have work */
 	uint32_t is_polled; /* alone on its card it was idle though no thread had waited: the program polls */
 	uint64_t copied; /* bytes that its streams copied over the bus since one of them waited for another */
-	uint64_t interrupted; /* key of the stream whose batches are interrupted; 0: none */
 	uint64_t idle_since; /* when a thread had last waited for the last of its work; 0: never yet */
 	uint64_t expected; /* when all of its work should be done */
 	uint64_t moved_at; /* when a batch last ended, or was last found to be stuck */
@@ -101,6 +102,9 @@ struct compute_context {
 	struct {
 		uint64_t estimate, used;
 	} together; /* ns of batches of several streams that overlapped: their estimates, and what they took */
+	struct {
+		uint64_t estimate, counted, used;
+	} stretch; /* ns of the batches of one stretch of work that have ended: their estimates, their union, what is charged */
 	uint32_t *semaphores; /* one for each stream slot, in a page that stays for the record's life */
 	CUdeviceptr semaphores_at; /* that page's address for the card; 0: not yet registered */
 	bool has_no_semaphores; /* the driver has refused them */

@@ -156,8 +156,10 @@ static void end_launch(struct launch *launch, CUresult result)
 	if (!launch->context || !batch_joined(launch, result == CUDA_SUCCESS))
 		return;
 	poller_needed();
-	if (!launch->is_held && !LOAD(launch->bucket->is_awaited) && batch_looks_for_quiet(launch->context))
-		poller_look_by(clock_now() + bounds_max(launch->estimate, 2 * BATCH_QUIET) - BATCH_QUIET);
+	if (launch->is_held || LOAD(launch->bucket->is_awaited) || !batch_looks_for_quiet(launch->context))
+		return;
+	uint64_t now = clock_now();
+	poller_look_by(batch_quiet_at(launch->context, now, now + launch->estimate));
 }
 
 void compute_launch_end_group(struct compute_launch *calls, unsigned int count, CUresult result)

@@ -40,7 +40,7 @@ def bench() -> Iterator[Any]:
     """The benchmark's modules (`bench.scenario` and others), and workers that run scenarios in virtual time."""
     need_root()
     sys.path.insert(0, str(BENCH))
-    names = ("scenario", "share", "tenants", "change", "workers")
+    names = ("scenario", "mix", "share", "tenants", "change", "workers")
     modules = {name: importlib.import_module(f"cores_{name}") for name in names}
     sys.path.remove(str(BENCH))
     with modules.pop("workers").Workers() as workers:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import random
 from typing import Any
 
 import pytest
@@ -42,12 +44,9 @@ def test_a_run_repeats(bench: Any) -> None:
 @pytest.mark.parametrize(
     "load",
     [
-        {"kernel": "lognormal:20000:1500:10000000", "wait": 0},
         {"kernel": "bimodal:10000:5000000:20", "wait": 0},
         {"kernel": "fixed:100000", "graph": 20, "wait": 0},
-        {"kernel": "fixed:1000000", "streams": 8, "grid": 10, "wait": 0},
         {"kernel": "fixed:5000", "launches": 1},
-        {"kernel": "fixed:50000", "copy": 300_000, "wait": 0},
         {"kernel": "fixed:50000", "copy": 300_000, "streams": 4, "wait": 0},
         {"kernel": "fixed:200000", "copy": 1_200_000},
         {"kernel": "fixed:200000000", "wait": 0},
@@ -60,6 +59,41 @@ def test_kinds_of_work(bench: Any, load: dict[str, Any]) -> None:
     window = (SECOND // 4, SECOND) if load["kernel"] == "fixed:5000" else window
     (outcome,) = bench.workers.run_all([bench.scenario.Scenario([bench.scenario.Tenant(30, [load])], window)])
     assert outcome.share(0) == pytest.approx(0.3, rel=0.05)
+
+
+FOUND: list[tuple[int, dict[str, Any], dict[str, int]]] = [  #: by random programs: share, load, the card
+    (21, {"kernel": "fixed:99228", "launches": 3, "streams": 3, "wait": "context"}, {}),
+    (
+        30,
+        {"kernel": "fixed:13641", "launches": 23, "gap": 675_208, "wait": "thread"},
+        {"wake_us": 1000, "event_turn": 1},
+    ),
+    (35, {"kernel": "lognormal:426037:670:2000000", "gap": 1_457_252, "wait": "flag"}, {}),
+]
+
+
+def test_random_programs_alone(bench: Any) -> None:
+    """By a seed. Each has little less than the reference scheduler gives it, and no more, however it waits. The first
+    that was found had 25 of 21: the idle time of one stream hid the work of the others. The second had 24 of 30: pauses
+    were charged in which the poller had looked. The third had 24 of 35: it looked late for the ends of short kernels.
+    """
+    seed = int(os.environ.get("VGPU_SEED") or random.randrange(1 << 30))
+    print(f"VGPU_SEED={seed}")
+    source, scenario = random.Random(seed), bench.scenario
+    alone = [scenario.Scenario([scenario.Tenant(share, [load])], WINDOW, timing=card) for share, load, card in FOUND]
+    for mix in (bench.mix.mix(seed, number) for number in range(6)):
+        tenant = dataclasses.replace(mix.tenants[0], cores=source.randint(5, 95))
+        alone.append(dataclasses.replace(mix, tenants=(tenant,), window=WINDOW))
+    ideal = [dataclasses.replace(each, limiter="ideal") for each in alone]
+    outcomes = [outcome.share(0) for outcome in bench.workers.run_all([*alone, *ideal])]
+    for number, (each, got, best) in enumerate(zip(alone, outcomes, outcomes[len(alone) :])):
+        share, [load] = each.tenants[0].cores / 100, each.tenants[0].loads
+        unseen = 0 if number < len(FOUND) else 0.08 * share  # pauses of 30 us in 500, for instance
+        part = (
+            load.get("graph", 0) * int(load.get("kernel", ":0").split(":")[1]) / (WINDOW[1] - WINDOW[0])
+        )  # of a graph
+        saved = 0.05 * share  # 0.1 s of its share
+        assert best - unseen - part - 0.01 < got < max(best, share + saved) + part + 0.02, each
 
 
 def test_long_kernels_of_many_processes_from_the_start(bench: Any) -> None:
