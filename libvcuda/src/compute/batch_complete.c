@@ -180,7 +180,7 @@ static void learn(const struct compute_context *context, const struct batch *bat
 static void learn_change(struct token_bucket *bucket, const struct batch *batch)
 {
 	bool is_clear = (batch->launches == 1 || batch->semaphore) && batch->was_idle && !batch->is_mixed &&
-			!batch->is_interrupted && !batch->is_behind_wait && !batch->is_beside &&
+			!batch->is_interrupted && !batch->is_behind_wait && !batch->is_beside && !batch->is_guessed &&
 			estimates_known(batch->kind) && batch->estimate * LOAD(bucket->unsure) / 256 < SURE &&
 			batch->launched_at - batch->opened_at < PROMPT &&
 			batch->closed_at < batch->launched_at + PROMPT;

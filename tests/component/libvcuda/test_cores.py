@@ -115,6 +115,16 @@ def test_a_kernel_whose_first_times_are_short(bench: Any) -> None:
     assert outcome.share(0) < 0.05
 
 
+def test_a_kernel_that_is_short_now_and_then(bench: Any) -> None:
+    """599 us, and 15 for one of ten. While the short ones stood for all, the rest was taken for the time of a change of
+    contexts, and not charged: 7.6 of 4.
+    """
+    loads = {"kernel": "bimodal:599072:14747:94", "gap": 3_880_524}, {"kernel": "fixed:1000000", "wait": 0}
+    tenants = [bench.scenario.Tenant(share, [load]) for share, load in zip((4, 96), loads)]
+    outcome = bench.workers.run(bench.scenario.Scenario(tenants, (SECOND, 9 * SECOND)))
+    assert 0.03 < outcome.share(0) < 0.045
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("shares", [(50, 50), (10, 90), (20, 30, 50), (5, 5, 10, 10, 15, 15, 20, 20)], ids=str)
 def test_tenants(bench: Any, shares: tuple[int, ...]) -> None:
