@@ -65,12 +65,15 @@ void estimates_begin(uint64_t function, uint64_t blocks, uint64_t ns)
 
 /*
  * Until a sure sample comes, and when none has come of late, the least rough one counts. Beside other containers' work the
- * lower third counts: most of these are of the kernel's own time, some are much longer.
+ * lower third counts: most of these are of the kernel's own time, some are much longer. Where all have another's work in
+ * them, as of requests beside long launches, the kernel itself took half or more, less the changes of contexts.
  */
 static void add_rough(struct estimate *estimate, uint64_t ns, bool is_beside, uint64_t now)
 {
 	uint64_t samples = LOAD(estimate->samples), known = LOAD(estimate->ns);
 
+	if (is_beside && LOAD(estimate->sure) && ns > known)
+		ns = bounds_max(ns * 7 / 16, known);
 	STORE(estimate->samples, samples + 1);
 	if (!samples || (ns < known && !LOAD(estimate->sure) && !is_beside))
 		STORE(estimate->ns, ns);

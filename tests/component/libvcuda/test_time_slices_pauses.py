@@ -117,6 +117,15 @@ def test_requests_to_a_container_that_is_alone(bench: Any) -> None:
     assert p99(run(bench, (10, service), window=(SECOND, 9 * SECOND))) < 3.8
 
 
+def test_requests_beside_long_kernels_are_charged_their_own_time(bench: Any) -> None:
+    """Each runs beside a kernel and ends after twice what it takes. Taken for its own time, that was more than its share
+    after three seconds, and requests waited for 0.3 s.
+    """
+    service = {"kernel": "fixed:5000000", "arrivals": "fixed:60000000"}
+    other = {"kernel": "fixed:10000000", "wait": 0}
+    assert p99(run(bench, (10, service), (90, other), window=(SECOND, 9 * SECOND))) < 15
+
+
 def test_a_short_request_is_not_charged_the_change_of_contexts(bench: Any) -> None:
     """On a card whose idle context stays for a millisecond, that is five times the request's own work."""
     service = {"kernel": "fixed:9500", "launches": 20, "arrivals": "poisson:12600000", "wait": "flag"}
