@@ -118,8 +118,8 @@ def test_requests_to_a_container_that_is_alone(bench: Any) -> None:
 
 
 def test_requests_beside_long_kernels_are_charged_their_own_time(bench: Any) -> None:
-    """Each runs beside a kernel and ends after twice what it takes. Taken for its own time, that exceeded its share after
-    three seconds, and requests waited for 0.3 s.
+    """Each runs beside a kernel and ends after twice what it takes. Taken for its own time, that exceeded its share
+    after three seconds, and requests waited for 0.3 s.
     """
     service = {"kernel": "fixed:5000000", "arrivals": "fixed:60000000"}
     other = {"kernel": "fixed:10000000", "wait": 0}
