@@ -134,8 +134,8 @@ uint64_t batch_end_quiet(struct compute_context *context, uint64_t now);
 bool batch_looks_for_quiet(const struct compute_context *context);
 
 /*
- * When it does: beside others when the work should be done soon. Where the kernels' mean says little that would hide how
- * long the short ones take.
+ * When it does: beside others shortly before the work should be done. Alone, where the kernels' mean says little, that would
+ * hide how long the short ones take.
  */
 uint64_t batch_quiet_at(const struct compute_context *context, uint64_t joined, uint64_t expected);
 

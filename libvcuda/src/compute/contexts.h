@@ -52,8 +52,8 @@ struct batch {
 	uint64_t local_slice_until; /* when the local slice expires */
 	uint64_t counted; /* ns counted as used so far */
 	uint64_t overlap; /* ns at its end in which the next one had begun */
-	uint64_t counted_from,
-		counted_to; /* the begin of the first interval that was counted, and the end of the last */
+	uint64_t counted_from; /* the begin of the first interval that was counted */
+	uint64_t counted_to; /* the end of the last one */
 	uint64_t gaps_noted; /* how many gaps of the context are in the next three */
 	uint64_t gaps; /* counted ns in which the context was seen to be idle */
 	uint64_t doubtful; /* counted ns in which the context should have been idle */
