@@ -44,9 +44,12 @@ def test_a_run_repeats(bench: Any) -> None:
 @pytest.mark.parametrize(
     "load",
     [
+        {"kernel": "lognormal:20000:1500:10000000", "wait": 0},
         {"kernel": "bimodal:10000:5000000:20", "wait": 0},
         {"kernel": "fixed:100000", "graph": 20, "wait": 0},
+        {"kernel": "fixed:1000000", "streams": 8, "grid": 10, "wait": 0},
         {"kernel": "fixed:5000", "launches": 1},
+        {"kernel": "fixed:50000", "copy": 300_000, "wait": 0},
         {"kernel": "fixed:50000", "copy": 300_000, "streams": 4, "wait": 0},
         {"kernel": "fixed:200000", "copy": 1_200_000},
         {"kernel": "fixed:200000000", "wait": 0},
