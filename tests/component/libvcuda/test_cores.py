@@ -76,7 +76,7 @@ FOUND: list[tuple[int, dict[str, Any], dict[str, int]]] = [  #: by random progra
 
 
 def test_random_programs_alone(bench: Any) -> None:
-    """By a seed. Each has little less than the reference scheduler gives it, and no more, however it waits. The first
+    """By a seed. Each has not much less than the reference scheduler gives it, and no more, however it waits. The first
     that was found had 25 of 21: the idle time of one stream hid the work of the others. The second had 24 of 30: pauses
     were charged in which the poller had looked. The third had 24 of 35: it looked late for the ends of short kernels.
     """
@@ -91,10 +91,9 @@ def test_random_programs_alone(bench: Any) -> None:
     outcomes = [outcome.share(0) for outcome in bench.workers.run_all([*alone, *ideal])]
     for number, (each, got, best) in enumerate(zip(alone, outcomes, outcomes[len(alone) :])):
         share, [load] = each.tenants[0].cores / 100, each.tenants[0].loads
-        unseen = 0 if number < len(FOUND) else 0.08 * share  # pauses of 30 us in 500, for instance
-        part = (
-            load.get("graph", 0) * int(load.get("kernel", ":0").split(":")[1]) / (WINDOW[1] - WINDOW[0])
-        )  # of a graph
+        unseen = 0 if number < len(FOUND) else 0.2 * share  # pauses between short rounds: docs/compute-limit.md
+        graph = load.get("graph", 0) * int(load.get("kernel", ":0").split(":")[1])
+        part = graph / (WINDOW[1] - WINDOW[0])  # the last one may be in the window or not
         saved = 0.05 * share  # 0.1 s of its share
         assert best - unseen - part - 0.01 < got < max(best, share + saved) + part + 0.02, each
 
