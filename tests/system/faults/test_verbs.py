@@ -63,9 +63,8 @@ class Verb:
 
     def run(self, *strace: str, words: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         command = [*strace, *self.node.vgpuctl_command(), *(words or self.words)]
-        return subprocess.run(
-            command, env=self.node.environment(), capture_output=True, text=True, check=False, timeout=120
-        )
+        own = {**self.node.environment(), "TMPDIR": str(self.node.directory)}  # who is killed removes nothing
+        return subprocess.run(command, env=own, capture_output=True, text=True, check=False, timeout=120)
 
     def faults(self) -> list[Fault]:
         """A kill before each call of one run that changes a file. The run before it writes Python's own byte code."""
