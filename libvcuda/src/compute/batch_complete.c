@@ -122,7 +122,7 @@ static uint64_t own_part(const struct compute_context *context, const struct bat
 {
 	uint64_t most = saturating_less(raw, batch->gaps);
 	/* Another context that always has work takes every other time slice of the hardware. */
-	uint64_t change = bounds_max(BATCH_SWITCHES, 2 * change_cost(context->bucket));
+	uint64_t change = bounds_max(BATCH_SWITCHES, (batch->is_beside ? 2 : 1) * change_cost(context->bucket));
 	uint64_t strange = (batch->is_first || batch->is_beside ? change : 0) + (batch->is_beside ? most / 2 : 0);
 	uint64_t least = saturating_less(most, batch->doubtful + batch->idle_times * LATENCY + strange);
 	uint64_t guess = batch->estimate;
@@ -168,9 +168,10 @@ static void learn(const struct compute_context *context, const struct batch *bat
 	if (!is_alone)
 		measured = is_certain ? bounds_max(measured, took / HIDDEN_PART) : took;
 	estimates_add(batch->kind, measured, batch->launches,
-		      is_certain  ? ESTIMATE_EXACT
-		      : is_beside ? ESTIMATE_BESIDE
-				  : ESTIMATE_AT_MOST,
+		      is_certain                                         ? ESTIMATE_EXACT
+		      : is_beside                                        ? ESTIMATE_BESIDE
+		      : batch->is_first && batch->is_guessed && is_alone ? ESTIMATE_BOUND
+									 : ESTIMATE_AT_MOST,
 		      now);
 	if (batch->launches == 1)
 		account_measured(context->bucket, used);

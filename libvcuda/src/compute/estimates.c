@@ -64,25 +64,28 @@ void estimates_begin(uint64_t function, uint64_t blocks, uint64_t ns)
 }
 
 /*
- * Until a sure sample comes, and when none has come of late, the least rough one counts. Beside other containers' work the
- * lower third counts: most of these are of the kernel's own time, some are much longer. Where all have another's work in
- * them, as of requests beside long launches, the kernel itself took half or more, less the changes of contexts.
+ * Until a sure sample comes, and when none has come of late, the least rough one counts, and those of bounds in the mean.
+ * Beside other containers' work the lower third counts: most of these are of the kernel's own time, some are much longer.
+ * Where all have another's work in them, as of requests beside long launches, the kernel itself took half or more, less the
+ * changes of contexts.
  */
-static void add_rough(struct estimate *estimate, uint64_t ns, bool is_beside, uint64_t now)
+static void add_rough(struct estimate *estimate, uint64_t ns, enum estimate_sample sample, uint64_t now)
 {
 	uint64_t samples = LOAD(estimate->samples), known = LOAD(estimate->ns);
+	bool is_beside = sample == ESTIMATE_BESIDE;
 
 	if (is_beside && LOAD(estimate->sure) && ns > known)
 		ns = bounds_max(ns * 7 / 16, known);
 	STORE(estimate->samples, samples + 1);
 	if (!samples || (ns < known && !LOAD(estimate->sure) && !is_beside))
 		STORE(estimate->ns, ns);
-	else if (estimates_fresh(estimate, now) || (ns > known && !is_beside))
+	else if (estimates_fresh(estimate, now) || (ns > known && sample == ESTIMATE_AT_MOST))
 		return;
 	else if (ns < known)
 		STORE(estimate->ns, known - bounds_min(known - ns, known / WEIGHT));
 	else
-		STORE(estimate->ns, known + bounds_min(ns - known, known / WEIGHT / 2));
+		STORE(estimate->ns, known + (is_beside ? bounds_min(ns - known, known / WEIGHT / 2)
+						       : bounds_min(ns - known, known) / WEIGHT));
 }
 
 static uint64_t remembered_launches(uint64_t mean)
@@ -98,7 +101,7 @@ void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, en
 	STORE(estimate->sampled_at, now);
 	STORE(estimate->launched, 0);
 	if (sample != ESTIMATE_EXACT) {
-		add_rough(estimate, each < 1 ? 1 : (uint64_t)each, sample == ESTIMATE_BESIDE, now);
+		add_rough(estimate, each < 1 ? 1 : (uint64_t)each, sample, now);
 		return;
 	}
 	STORE(estimate->sure_at, now);

@@ -90,10 +90,11 @@ static inline bool estimates_fresh(const struct estimate *estimate, uint64_t now
 }
 
 /*
- * Adds a measurement: `launches` launches took `ns`. AT_MOST: other work of this process may have disturbed them.
- * BESIDE: they ran beside other containers' work.
+ * Adds a measurement: `launches` launches took `ns`. AT_MOST: other work of this process may have disturbed them. BOUND:
+ * a change of contexts may be in it, and `ns` is what comes nearest to the estimate within the bounds of that. BESIDE:
+ * they ran beside other containers' work.
  */
-enum estimate_sample { ESTIMATE_EXACT, ESTIMATE_AT_MOST, ESTIMATE_BESIDE };
+enum estimate_sample { ESTIMATE_EXACT, ESTIMATE_AT_MOST, ESTIMATE_BOUND, ESTIMATE_BESIDE };
 void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, enum estimate_sample sample,
 		   uint64_t now);
 

@@ -117,14 +117,16 @@ def test_a_kernel_whose_first_times_are_short(bench: Any) -> None:
     assert outcome.share(0) < 0.05
 
 
-def test_a_kernel_that_is_short_now_and_then(bench: Any) -> None:
-    """599 us, and 15 for one of ten. While the short ones stood for all, the rest was taken for the time of a change of
-    contexts, and not charged: 7.6 of 4.
+@pytest.mark.parametrize("most", [599_072, 899_072])
+def test_a_kernel_that_is_short_now_and_then(bench: Any, most: int) -> None:
+    """15 us for one of ten. While the short ones stood for all, the rest was taken for the time of a change of
+    contexts, and not charged: 5 to 7.6 of 4.
     """
-    loads = {"kernel": "bimodal:599072:14747:94", "gap": 3_880_524}, {"kernel": "fixed:1000000", "wait": 0}
+    loads = {"kernel": f"bimodal:{most}:14747:94", "gap": 3_880_524}, {"kernel": "fixed:1000000", "wait": 0}
     tenants = [bench.scenario.Tenant(share, [load]) for share, load in zip((4, 96), loads)]
-    outcome = bench.workers.run(bench.scenario.Scenario(tenants, (SECOND, 9 * SECOND)))
-    assert 0.03 < outcome.share(0) < 0.045
+    seed = int(os.environ.get("VGPU_SEED", "1"))
+    outcome = bench.workers.run(bench.scenario.Scenario(tenants, (SECOND, 9 * SECOND), seed=seed))
+    assert 0.035 < outcome.share(0) < 0.044
 
 
 @pytest.mark.sample(2)
