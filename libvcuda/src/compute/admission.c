@@ -143,13 +143,14 @@ static bool has_room(const struct launch *launch, uint64_t now, uint64_t *again)
 }
 
 /* Time for which the container has kept the card from others without work counts as its use, though none is reported. */
-static void charge_kept_card(const struct token_bucket *bucket, uint64_t from, uint64_t now)
+static void charge_kept_card(struct token_bucket *bucket, uint64_t from, uint64_t now)
 {
 	from = bounds_max(from, LOAD(container_slice.began));
 	if (from + KEPT_LEAST > now || !LOAD(container_slice.present) || LOAD(container_slice.is_mixed) ||
 	    !container_slice_is_awaited())
 		return;
 	__atomic_fetch_sub(&bucket->shared.time->level, (int64_t)(now - from), __ATOMIC_RELAXED);
+	__atomic_fetch_add(&bucket->kept, now - from, __ATOMIC_RELAXED);
 }
 
 void admission_note_pause(struct token_bucket *bucket, uint64_t now)

@@ -97,15 +97,32 @@ static void join_queue(struct token_bucket *bucket, uint64_t place, uint64_t now
 	presence_queue(place);
 }
 
-/* Returns for how long the container's tokens have been owed to it, within bounds. Less than 0: it is in debt. */
-static int64_t owed_for(const struct token_bucket *bucket)
+/* Returns how long the container's share takes to give it these tokens, within a bound either way. */
+static int64_t in_time(const struct token_bucket *bucket, int64_t tokens)
 {
-	int64_t most = (int64_t)(100 * NS_PER_S), tokens = LOAD(bucket->shared.time->level);
-	int64_t longest = (int64_t)(schedule_period(bucket) + LOAD(container_slice.waited));
+	int64_t most = (int64_t)(SLICE_LAG * schedule_own_rate(bucket) / WHOLE);
 
 	tokens = tokens > most ? most : tokens < -most ? -most : tokens;
-	int64_t owed = tokens * (int64_t)WHOLE / (int64_t)schedule_own_rate(bucket);
-	return owed > longest ? longest : owed;
+	return tokens * (int64_t)WHOLE / (int64_t)schedule_own_rate(bucket);
+}
+
+/*
+ * Returns by how many ns of its share the container lags: how long it takes to be given what it has not used. That is forgotten
+ * with time. So where several lack some of their share for good, as changes cost it, the one that lacks more comes first, and
+ * one that asks for less than its share comes before all of them. Less than 0: it is in debt. Called with the lock.
+ */
+static int64_t lag(struct token_bucket *bucket, uint64_t now)
+{
+	uint64_t spent = LOAD(bucket->shared.time->used) + token_bucket_in_flight(bucket) + LOAD(bucket->kept);
+	int64_t passed = (int64_t)bounds_min(now - bucket->lag_at, SLICE_LAG), most = SLICE_LAG;
+	int64_t debt = in_time(bucket, LOAD(bucket->shared.time->level)), least = debt < 0 ? debt : 0;
+	int64_t more = passed - in_time(bucket, (int64_t)(spent - bucket->lag_spent)) - bucket->lag * passed / most;
+
+	bucket->lag += more;
+	bucket->lag = bucket->lag > most ? most : bucket->lag < least ? least : bucket->lag;
+	bucket->lag_at = now;
+	bucket->lag_spent = spent;
+	return bucket->lag;
 }
 
 /* Whether the program has paused for long within so many ns, has used little since, and has not used up its tokens. */
@@ -141,21 +158,24 @@ static uint64_t urgency(const struct token_bucket *bucket, uint64_t now)
 }
 
 /*
- * Returns the container's place in the order in which containers run, on the host's clock: since when its tokens are
- * owed to it. A container on several cards has one place, the latest.
+ * Returns the container's place in the order in which containers run, on the host's clock: now, less its lag. Up to half a
+ * period, by which containers that always have work take turns, a lag counts twice: a program that has fallen behind need not
+ * lack half a period to come first. A container on several cards has one place, the latest.
  */
-static uint64_t place_now(const struct token_bucket *bucket, uint64_t now)
+static uint64_t place_now(struct token_bucket *bucket, uint64_t now)
 {
-	int64_t owed = owed_for(bucket);
+	int64_t least = lag(bucket, now), half = (int64_t)(schedule_period(bucket) / 2);
 
-	for (unsigned int i = token_bucket_count(); i; i--)
-		if (owed_for(token_buckets[i - 1]) < owed)
-			owed = owed_for(token_buckets[i - 1]);
-	return schedule_host_time(now) - (uint64_t)owed - urgency(bucket, now);
+	for (unsigned int i = token_bucket_count(); i; i--) {
+		int64_t other = token_buckets[i - 1] == bucket ? least : lag(token_buckets[i - 1], now);
+		least = other < least ? other : least;
+	}
+	least += least < 0 ? 0 : least < half ? least : half;
+	return schedule_host_time(now) - (uint64_t)least - urgency(bucket, now);
 }
 
 /* Returns the place at which this process waits. It stays the same until the process has begun or stopped waiting. */
-static uint64_t waiting_place(const struct token_bucket *bucket, uint64_t now)
+static uint64_t waiting_place(struct token_bucket *bucket, uint64_t now)
 {
 	uint64_t place = LOAD(container_slice.queued), host = schedule_host_time(now);
 
@@ -354,7 +374,7 @@ static void open_own_slice(uint64_t now)
 }
 
 /* What is owed to a container that uses all of its slices it gets in slices of its own. */
-static enum neighbours_want wanted(const struct token_bucket *bucket, uint64_t now)
+static enum neighbours_want wanted(struct token_bucket *bucket, uint64_t now)
 {
 	bool is_open = open_slice_is_wanted(now);
 
@@ -396,7 +416,6 @@ static bool try_begin(struct token_bucket *bucket, uint64_t now, uint64_t *again
 	STORE(container_slice.is_over, 0);
 	STORE(container_slice.has_lapsed, 0);
 	STORE(container_slice.began, now);
-	STORE(container_slice.waited, waited);
 	STORE(container_slice.present, 1);
 	/* Until the slice is over, other processes of the container need not queue to take part in it. */
 	STORE(bucket->shared.slice->until, now + schedule_period(bucket));
@@ -421,7 +440,7 @@ bool container_slice_is_awaited(void)
  * Whether a container waits that is to run before this one, by a margin that keeps changes rare: two containers that
  * always have work each run for a quota in each period.
  */
-static bool is_behind_others(const struct token_bucket *bucket, uint64_t now)
+static bool is_behind_others(struct token_bucket *bucket, uint64_t now)
 {
 	uint64_t where;
 
@@ -433,7 +452,6 @@ static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 {
 	if (!presence_is_kept()) {
 		STORE(container_slice.present, 0);
-		STORE(container_slice.waited, 0);
 		STORE(container_slice.queued, 0);
 	}
 	if (!LOAD(container_slice.present))
@@ -456,7 +474,6 @@ static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 		return false;
 	}
 	STORE(container_slice.present, 0);
-	STORE(container_slice.waited, 0);
 	STORE(bucket->shared.slice->until, 0);
 	leave_card();
 	return try_begin(bucket, now, again);
@@ -539,7 +556,6 @@ static void end_slice(uint64_t now)
 		STORE(container_slice.present, 1);
 		return;
 	}
-	STORE(container_slice.waited, 0);
 	for (unsigned int i = token_bucket_count(); i; i--) {
 		struct token_bucket *bucket = token_buckets[i - 1];
 		if (LOAD(bucket->shared.time->holder) == bucket->shared.slot + 1 || !goes_on(bucket, now))

@@ -23,7 +23,6 @@ struct container_slice {
 	uint32_t has_lapsed;  /* its lease had ended before it said the next one: others may have begun */
 	uint64_t leased_until; /* when its lease ends, by its own clock */
 	uint64_t began;       /* when its slice began */
-	uint64_t waited;      /* for how long it had waited for the slice that it has; 0: it has none */
 	uint64_t queued;      /* this process's place in the queue, in the host's time; 0: it is not in the queue */
 	uint64_t as_borrower;   /* the place at which it waited last to borrow time, behind all that have tokens */
 	uint64_t moved_at;    /* when it last took another place */

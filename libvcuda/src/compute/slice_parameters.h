@@ -66,6 +66,9 @@
 /* A slice in borrowed time is worth its two changes, if nobody who waits has paused to wait for requests. */
 #define SLICE_BORROWED_LEAST NS_PER_MS
 
+/* The most by which a container may lag behind its share, and the time in which most of a lag is forgotten. */
+#define SLICE_LAG NS_PER_S
+
 /* A program that paused for so long answers requests: its next launch comes before work that never pauses. */
 #define SLICE_PAUSE NS_PER_MS
 #define SLICE_REQUEST (10 * NS_PER_MS) /* of the card's time, from such a pause on */

@@ -44,12 +44,15 @@ struct token_bucket {
 	uint32_t is_throttled; /* the bucket was empty and is not yet filled to the refill threshold */
 	uint64_t paused_at;    /* when the program last launched after a pause; 0: never yet */
 	uint64_t used_at_pause; /* what the container had used then */
+	uint64_t kept;         /* ns for which this process has kept the card from others without work */
 	uint64_t mean_pause;   /* ns between the end of all work and the next launch, a moving mean */
 	/* compute/process_slice.c */
 	uint64_t taken_at;  /* when this process took the time slice last */
 	uint64_t free_seen; /* since when the slice is free while another process has waited longer; 0: it is not */
 	/* compute/container_slice.c */
 	uint64_t borrows_from; /* since when nobody else has wanted the card, for a soft share; 0: somebody does */
+	int64_t lag;          /* ns of its share by which the container lags */
+	uint64_t lag_at, lag_spent; /* when it was counted last, and what had been used until then */
 	uint64_t line_seen; /* when it was last looked at who wants the card */
 	uint32_t has_new_slice; /* a time slice, also of this process, has begun and nothing was measured since */
 	uint32_t was_waited_for; /* that slice, so others have worked before it */
