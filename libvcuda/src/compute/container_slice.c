@@ -114,13 +114,14 @@ static int64_t in_time(const struct token_bucket *bucket, int64_t tokens)
 static int64_t lag(struct token_bucket *bucket, uint64_t now)
 {
 	uint64_t spent = LOAD(bucket->shared.time->used) + token_bucket_in_flight(bucket) + LOAD(bucket->kept);
-	int64_t passed = (int64_t)bounds_min(now - bucket->lag_at, SLICE_LAG), most = SLICE_LAG;
+	uint64_t until = bounds_max(bucket->lag_at, now); /* another thread's `now` may be later */
+	int64_t passed = (int64_t)bounds_min(until - bucket->lag_at, SLICE_LAG), most = SLICE_LAG;
 	int64_t debt = in_time(bucket, LOAD(bucket->shared.time->level)), least = debt < 0 ? debt : 0;
 	int64_t more = passed - in_time(bucket, (int64_t)(spent - bucket->lag_spent)) - bucket->lag * passed / most;
 
 	bucket->lag += more;
 	bucket->lag = bucket->lag > most ? most : bucket->lag < least ? least : bucket->lag;
-	bucket->lag_at = now;
+	bucket->lag_at = until;
 	bucket->lag_spent = spent;
 	return bucket->lag;
 }
