@@ -119,8 +119,7 @@ static int64_t lag(struct token_bucket *bucket, uint64_t now)
 	int64_t debt = in_time(bucket, LOAD(bucket->shared.time->level)), least = debt < 0 ? debt : 0;
 	int64_t more = passed - in_time(bucket, (int64_t)(spent - bucket->lag_spent)) - bucket->lag * passed / most;
 
-	if (bucket->lag_at) /* nothing was withheld from a process that has just begun */
-		bucket->lag += more;
+	bucket->lag = bucket->lag_at ? bucket->lag + more : most / 4; /* of a new process */
 	bucket->lag = bucket->lag > most ? most : bucket->lag < least ? least : bucket->lag;
 	bucket->lag_at = until;
 	bucket->lag_spent = spent;
