@@ -118,6 +118,7 @@ class DeviceManager:
         self.lock = threading.RLock()
         self._reusable: tuple[str, dict[str, set[str]]] = ("", {})
         self._server: kubelet_api.Server | None = None
+        self._is_stopped = False
 
     # Start and stop
 
@@ -136,6 +137,7 @@ class DeviceManager:
         assert self._server is not None
         self._server.stop()
         with self.lock:
+            self._is_stopped = True
             endpoints, self.endpoints = list(self.endpoints.values()), {}
         for endpoint in endpoints:
             endpoint.close()
@@ -154,11 +156,13 @@ class DeviceManager:
         return message("v1beta1.Empty")()
 
     def _add(self, request: Any) -> None:
-        endpoint = Endpoint(
-            self.directory / request.endpoint, request.resource_name,
-            request.options.get_preferred_allocation_available, self,
-        )  # fmt: skip
         with self.lock:
+            if self._is_stopped:  # the next kubelet has the directory
+                return
+            endpoint = Endpoint(
+                self.directory / request.endpoint, request.resource_name,
+                request.options.get_preferred_allocation_available, self,
+            )  # fmt: skip
             old, self.endpoints[request.resource_name] = self.endpoints.get(request.resource_name), endpoint
             endpoint.run()
         if old is not None:
