@@ -182,13 +182,16 @@ static void learn_change(struct token_bucket *bucket, const struct batch *batch)
 {
 	bool is_clear = (batch->launches == 1 || batch->semaphore) && batch->was_idle && !batch->is_mixed &&
 			!batch->is_interrupted && !batch->is_behind_wait && !batch->is_beside && !batch->is_guessed &&
-			estimates_known(batch->kind) && batch->estimate * LOAD(bucket->unsure) / 256 < SURE &&
-			batch->launched_at - batch->opened_at < PROMPT &&
+			estimates_known(batch->kind) && batch->launched_at - batch->opened_at < PROMPT &&
 			batch->closed_at < batch->launched_at + PROMPT;
+	bool is_sure = batch->estimate * LOAD(bucket->unsure) / 256 < SURE;
+	uint64_t expected = batch->launched_at + batch->estimate;
 
-	if (is_clear && (batch->is_after_others || !batch->is_first))
+	if (is_clear && is_sure && (batch->is_after_others || !batch->is_first))
 		change_cost_measured(bucket, batch->is_first, batch->semaphore,
-				     saturating_less(batch->ended_at, batch->launched_at + batch->estimate));
+				     saturating_less(batch->ended_at, expected));
+	else if (is_clear && batch->is_first && batch->is_after_others)
+		change_cost_guessed(bucket, (int64_t)(batch->ended_at - expected));
 }
 
 /* By the card's clock the batch had ended before it was last seen under way: takes back what was counted too much. */

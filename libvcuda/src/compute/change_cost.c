@@ -6,6 +6,7 @@
 
 #include "compute/slice_parameters.h"
 
+enum { SAMPLES = 12 }; /* reach any cost, whatever it began with */
 #define LATENCY (5 * NS_PER_US) /* of work on an idle card, until it is known */
 
 /* The first samples move it by a half, so that a card that differs much from the usual ones is known after a dozen. */
@@ -14,7 +15,8 @@ static void follow(struct change_median *median, uint64_t beginning, uint64_t sa
 	uint64_t known = LOAD(median->ns) ? LOAD(median->ns) : beginning;
 	uint64_t step = (known >> bounds_min(1 + median->samples++ / 4, 4)) + 100;
 
-	STORE(median->ns, sample > known ? known + step : known - bounds_min(step, known - 1));
+	STORE(median->ns, sample > known ? known + bounds_min(step, sample - known)
+					 : known - bounds_min(step, known - bounds_max(sample, 1)));
 }
 
 static uint64_t cost(const struct token_bucket *bucket, uint64_t after)
@@ -42,7 +44,21 @@ void change_cost_measured(struct token_bucket *bucket, bool changes, bool was_he
 		usage_change_measured(bucket->shared.time, cost(bucket, on_card));
 }
 
+/* A mean of the latest. It is worth a quarter of their deviation less: so many say too little of it. */
+void change_cost_guessed(struct token_bucket *bucket, int64_t late)
+{
+	struct change_guess *guess = &bucket->guessed_change;
+	int64_t weight = (int64_t)bounds_min(++guess->samples, 32), off = late - guess->mean;
+
+	guess->mean += off / weight;
+	guess->deviation += ((off < 0 ? -off : off) - guess->deviation) / weight;
+	int64_t least = guess->samples < SAMPLES ? 0 : guess->mean - guess->deviation / 4;
+	STORE(guess->ns, least < 0 ? 0 : bounds_min((uint64_t)least, SLICE_CHANGE_MOST));
+}
+
 uint64_t change_cost(const struct token_bucket *bucket)
 {
-	return cost(bucket, LOAD(bucket->late_after_change.ns));
+	uint64_t measured = LOAD(bucket->late_after_change.ns), guessed = LOAD(bucket->guessed_change.ns);
+
+	return bounds_max(cost(bucket, measured), bucket->late_after_change.samples < SAMPLES ? guessed : 0);
 }

@@ -17,6 +17,12 @@
  */
 void change_cost_measured(struct token_bucket *bucket, bool changes, bool was_held, uint64_t late);
 
+/*
+ * The same where the work's own time varies. What is guessed so counts where nothing was measured, and only as far as it is
+ * more than such times differ by chance. `late` may be less than 0.
+ */
+void change_cost_guessed(struct token_bucket *bucket, int64_t late);
+
 /* Returns the ns that a change takes this container, within bounds. */
 uint64_t change_cost(const struct token_bucket *bucket);
 

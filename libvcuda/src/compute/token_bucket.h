@@ -59,6 +59,10 @@ struct token_bucket {
 	uint32_t is_awaited;  /* at the latest look the card's only other container waited: nobody else can come */
 	int64_t looked_until; /* if it is, launches go on without a look until there are no more tokens than these */
 	/* compute/change_cost.c: ns between a launch and the work's end, less the work's own time; 0: not measured */
+	struct change_guess {
+		uint64_t ns, samples;
+		int64_t mean, deviation;
+	} guessed_change;
 	struct change_median {
 		uint64_t ns, samples;
 	} late_after_change, late_without_change, late_on_card; /* the last: after changes, of work that was not held */
