@@ -156,6 +156,15 @@ static void note_early_end(struct token_bucket *bucket, uint64_t estimate, uint6
 	STORE(bucket->unsure, (mean * 15 + (uint32_t)early) / 16);
 }
 
+/* A thread that waits for room need not lose the card, which the container is about to leave without work. */
+static void wake_own(const struct token_bucket *bucket)
+{
+	uint32_t *word = &token_bucket_own_flight(bucket)->waiting;
+
+	if (LOAD(*word) && !container_slice_is_mixed(bucket))
+		clock_wake(word);
+}
+
 void account_complete(struct token_bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t ended,
 		      uint64_t now)
 {
@@ -169,6 +178,8 @@ void account_complete(struct token_bucket *bucket, uint64_t reserved, uint64_t b
 	STORE(time->progress, now);
 	uint64_t finish = bounds_max(now, (LOAD(bucket->is_awaited) ? ended : now) + token_bucket_in_flight(bucket));
 	STORE(bucket->finish, finish);
+	if (finish == now)
+		wake_own(bucket);
 	if (LOAD(time->holder) == bucket->shared.slot + 1) {
 		STORE(time->drains_at, finish);
 		if (finish == now && process_slice_is_over(bucket, now))

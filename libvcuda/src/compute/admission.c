@@ -115,7 +115,7 @@ static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t e
 		return true;
 	uint64_t longest = ahead == SLICE_AHEAD_AWAITED ? ahead : NS_PER_MS;
 	*again = now + bounds_clamp(rest > left ? rest - left : rest, SHORT,
-				    LOAD(bucket->unsure) < SLICE_UNSURE ? longest : SLICE_LOOK_UNSURE);
+				    bounds_min(longest, batch_look_each(bucket, in_flight)));
 	return false;
 }
 

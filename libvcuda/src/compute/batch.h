@@ -134,10 +134,16 @@ uint64_t batch_end_quiet(struct compute_context *context, uint64_t now);
 bool batch_looks_for_quiet(const struct compute_context *context);
 
 /*
- * When it does: beside others shortly before the work should be done. Alone, where the kernels' mean says little, that would
- * hide how long the short ones take.
+ * When it does: beside others shortly before the work should be done, if it takes what it is known to take. Alone, where the
+ * kernels' mean says little, that would hide how long the short ones take.
  */
 uint64_t batch_quiet_at(const struct compute_context *context, uint64_t joined, uint64_t expected);
+
+/*
+ * Returns how often work under way is looked at that should take `expected` ns. A container whose kernels of a function take
+ * times that differ would else leave the card idle from each early end to the expected one.
+ */
+uint64_t batch_look_each(const struct token_bucket *bucket, uint64_t expected);
 
 /* The batch has ended, and its stream has no other work. */
 void batch_note_done(struct compute_context *context, const struct batch *done);

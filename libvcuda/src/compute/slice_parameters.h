@@ -51,11 +51,10 @@
 
 /*
  * Kernels of one function may take very different times, as in a model's prompts and its single steps. Where batches
- * end so much earlier than estimated, on average, more is under way, and is looked at more often.
+ * end so much earlier than estimated, on average, more is under way.
  */
 #define SLICE_UNSURE 64                     /* of 256 */
-#define SLICE_AHEAD_UNSURE (3 * NS_PER_MS)
-#define SLICE_LOOK_UNSURE (100 * NS_PER_US)
+#define SLICE_AHEAD_UNSURE (2 * NS_PER_MS)
 
 /*
  * Tokens beyond those of its share that a soft share may have while nobody else wants the card. It keeps them when others
