@@ -449,6 +449,15 @@ static bool is_behind_others(struct token_bucket *bucket, uint64_t now)
 	       presence_waiting_before(place_now(bucket, now) - schedule_period(bucket) / 2, &where);
 }
 
+/* Whether the container is to have a slice of its own, and not one beside others: a request has become more than that. */
+static bool is_out_of_place(struct token_bucket *bucket, uint64_t now)
+{
+	bool came_urgently = neighbours.is_guest && !LOAD(container_slice.is_open);
+
+	return wanted(bucket, now) == NEIGHBOURS_WANT_ALONE ||
+	       (came_urgently && !has_paused(bucket, SLICE_URGENT_FOR, now));
+}
+
 static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 {
 	if (!presence_is_kept()) {
@@ -462,7 +471,7 @@ static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 	set_mixed(presence_of_others(&where, 1) || ignores);
 	open_own_slice(now);
 	bool is_over = has_lapsed(now) || (!LOAD(bucket->borrows_from) && is_behind_others(bucket, now)) ||
-		       (LOAD(container_slice.is_mixed) && !ignores && wanted(bucket, now) == NEIGHBOURS_WANT_ALONE);
+		       (LOAD(container_slice.is_mixed) && !ignores && is_out_of_place(bucket, now));
 	STORE(container_slice.is_over, is_over);
 	STORE(container_slice.next_look, 0);
 	if (!is_over) {
