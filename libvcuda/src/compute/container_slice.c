@@ -109,18 +109,21 @@ static int64_t in_time(const struct token_bucket *bucket, int64_t tokens)
 /*
  * Returns by how many ns of its share the container lags: how long it takes to be given what it has not used. That is forgotten
  * with time. So where several lack some of their share for good, as changes cost it, the one that lacks more comes first, and
- * one that asks for less than its share comes before all of them. Less than 0: it is in debt. Called with the lock.
+ * one that asks for less than its share comes before all of them. Less than 0: it is in debt. Who has used up its tokens has had
+ * what was owed to it: after a pause it would else come first for each few that it gets. Called with the lock.
  */
 static int64_t lag(struct token_bucket *bucket, uint64_t now)
 {
 	uint64_t spent = LOAD(bucket->shared.time->used) + token_bucket_in_flight(bucket) + LOAD(bucket->kept);
 	uint64_t until = bounds_max(bucket->lag_at, now); /* another thread's `now` may be later */
 	int64_t passed = (int64_t)bounds_min(until - bucket->lag_at, SLICE_LAG), most = SLICE_LAG;
-	int64_t debt = in_time(bucket, LOAD(bucket->shared.time->level)), least = debt < 0 ? debt : 0;
 	int64_t more = passed - in_time(bucket, (int64_t)(spent - bucket->lag_spent)) - bucket->lag * passed / most;
+	int64_t left = in_time(bucket, LOAD(bucket->shared.time->level)), least = left < 0 ? left : 0;
 
-	bucket->lag = bucket->lag_at ? bucket->lag + more : most / 4; /* of a new process */
-	bucket->lag = bucket->lag > most ? most : bucket->lag < least ? least : bucket->lag;
+	if (left < most / SLICE_LAG_OF_TOKENS)
+		most = left > 0 ? left * SLICE_LAG_OF_TOKENS : 0;
+	more = bucket->lag_at ? bucket->lag + more : 0;
+	STORE(bucket->lag, more > most ? most : more < least ? least : more);
 	bucket->lag_at = until;
 	bucket->lag_spent = spent;
 	return bucket->lag;

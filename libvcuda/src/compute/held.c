@@ -26,17 +26,19 @@ static bool has_several_cards(void)
 }
 
 /*
- * Beside others only where slices of its own have left the card idle of late: else the threads launch in time, and each
- * semaphore costs the card a look. Not where kernels take times that are hard to tell: who waits for those looks at the card
- * often. Not where threads wake late, as the one that releases does. Not for a soft share, which goes on as soon as work
- * ends. Not on several cards, whose kernels may wait for each other. Not in a thread's own default stream, where nobody
- * else can put a batch's end if the thread has ended meanwhile.
+ * Beside others only where slices of its own have left the card idle of late, or where it lacks much of its share, as a program
+ * does whose threads prepare nothing while they wait: else the threads launch in time, and each semaphore costs the card a look.
+ * Not where kernels take times that are hard to tell: who waits for those looks at the card often. Not where threads wake late,
+ * as the one that releases does. Not for a soft share, which goes on as soon as work ends. Not on several cards, whose kernels
+ * may wait for each other. Not in a thread's own default stream, where nobody else can put a batch's end if the thread has ended
+ * meanwhile.
  */
 static bool suits(const struct launch *launch, uint64_t now)
 {
 	const struct token_bucket *bucket = launch->bucket;
-	bool helps = container_slice_has_neighbours(bucket) ? open_slice_needs_work_ahead(now)
-							    : admission_may_launch_far_ahead(bucket, now);
+	bool helps = container_slice_has_neighbours(bucket)
+			     ? open_slice_needs_work_ahead(now) || LOAD(bucket->lag) > (int64_t)SLICE_LAG_HELD
+			     : admission_may_launch_far_ahead(bucket, now);
 
 	return helps && launch->stream != CU_STREAM_PER_THREAD && !launch->is_member &&
 	       !launch->context->has_no_semaphores && !LOAD(launch->context->drains) && now >= LOAD(none_until) &&

@@ -65,8 +65,13 @@
 /* A slice in borrowed time is worth its two changes, if nobody who waits has paused to wait for requests. */
 #define SLICE_BORROWED_LEAST NS_PER_MS
 
-/* The most by which a container may lag behind its share, and the time in which most of a lag is forgotten. */
+/*
+ * The most by which a container may lag behind its share, and the time in which most of a lag is forgotten. And so many times
+ * what its tokens would last for.
+ */
 #define SLICE_LAG NS_PER_S
+#define SLICE_LAG_OF_TOKENS 8
+#define SLICE_LAG_HELD (SLICE_LAG / 6) /* who lags by more has its launches held (compute/held.h) */
 
 /* A program that paused for so long answers requests: its next launch comes before work that never pauses. */
 #define SLICE_PAUSE NS_PER_MS
