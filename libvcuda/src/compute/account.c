@@ -13,8 +13,8 @@
 #define NEVER_MEASURED (20 * NS_PER_MS) /* beyond its estimate, a kernel that was never measured may take so long */
 
 /*
- * Returns the capacity: one quota, for a burst. While the container waits for others, what they take is owed to it
- * beyond that, for each wait by itself. It loses nothing while it works that off.
+ * Returns the capacity: one quota, for a burst. While the container waits for others, what they take is owed to it beyond that,
+ * and one quota more of what it has not worked off. It loses nothing while it works that off.
  */
 static uint64_t capacity(const struct token_bucket *bucket, uint64_t elapsed, uint64_t now)
 {
@@ -26,8 +26,7 @@ static uint64_t capacity(const struct token_bucket *bucket, uint64_t elapsed, ui
 	if (!container_slice_has_neighbours(bucket) || elapsed > SLICE_ABSENT)
 		return quota;
 	if (waits_from && waits_from < now)
-		return quota + LOAD(neighbours.owed_before) +
-		       bounds_min(now - waits_from, SLICE_MOST_OWED) * schedule_own_rate(bucket) / WHOLE;
+		return 2 * quota + bounds_min(now - waits_from, SLICE_MOST_OWED) * schedule_own_rate(bucket) / WHOLE;
 	bool is_at_work = LOAD(bucket->in_flight) || LOAD(container_slice.present);
 	bool works_off = LOAD(bucket->shared.time->level) > (int64_t)quota && is_at_work;
 	return works_off ? bounds_max(quota, SLICE_MOST_OWED) : quota;

@@ -509,16 +509,6 @@ static bool sits_through_pauses(const struct token_bucket *bucket)
 	return LOAD(bucket->mean_pause) < SLICE_WORTH(change_cost(bucket));
 }
 
-/*
- * Whether leaving in its pauses has cost the container so much that it stays through all that are short. The time in which
- * it keeps the card from others counts as its use (compute/admission.c).
- */
-static bool lacks_its_share(const struct token_bucket *bucket, uint64_t now)
-{
-	return LOAD(bucket->shared.time->level) > 2 * (int64_t)schedule_quota(bucket, now) &&
-	       now - LOAD(bucket->paused_at) > schedule_period(bucket);
-}
-
 /* Returns until when the container stays without work. */
 static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 {
@@ -532,8 +522,6 @@ static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 	if (launches_next) /* as soon as its thread wakes, perhaps late */
 		return bounds_max(LOAD(bucket->shared.time->progress), LOAD(bucket->finish)) + SLICE_STAY / 2 +
 		       clock_lateness() / 2;
-	if (lacks_its_share(bucket, now))
-		return LOAD(bucket->shared.time->progress) + SLICE_PAUSE;
 	if (!sits_through_pauses(bucket))
 		return answers_requests(bucket, now) ? LOAD(bucket->shared.time->progress) + SLICE_LINGER : 0;
 	return LOAD(bucket->shared.time->progress) + bounds_max(SLICE_STAY, change_cost(bucket));

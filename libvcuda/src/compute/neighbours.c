@@ -224,15 +224,6 @@ static bool is_held_up_too_long(const struct token_bucket *bucket, bool waits, u
 	return held_up_for(bucket, now) >= most && waits;
 }
 
-/* What it was owed for earlier waits and has not worked off stays, up to one quota. */
-static void begin_waiting_for_others(const struct token_bucket *bucket, uint64_t now)
-{
-	int64_t quota = (int64_t)schedule_quota(bucket, now), more = LOAD(bucket->shared.time->level) - quota;
-
-	STORE(neighbours.owed_before, (uint64_t)(more < 0 ? 0 : more < quota ? more : quota));
-	STORE(neighbours.waits_from, now);
-}
-
 /* What it waited for in vain is not owed to it. */
 static void stop_waiting_for_others(struct token_bucket *bucket, uint64_t now)
 {
@@ -272,7 +263,7 @@ bool neighbours_must_wait(struct token_bucket *bucket, uint64_t place, bool goes
 	if (!waits)
 		stop_waiting_for_others(bucket, now);
 	else if (!LOAD(neighbours.waits_from))
-		begin_waiting_for_others(bucket, now);
+		STORE(neighbours.waits_from, now);
 	return waits;
 }
 

@@ -13,7 +13,6 @@
 
 struct neighbours {
 	uint64_t waits_from;      /* since when this process waits for others, by its own clock; 0: it does not */
-	uint64_t owed_before;     /* tokens beyond one quota that it had then: owed to it for earlier waits */
 	bool is_guest;            /* it waits for none whose work lasts long: the hardware may mix their work */
 	uint64_t distrusts_until; /* until then this process waits for no other container, whatever they lock */
 };
