@@ -138,7 +138,7 @@ def test_a_short_request_is_not_charged_the_change_of_contexts(bench: Any) -> No
 
 def test_who_lacks_its_share_keeps_the_card_through_short_pauses(bench: Any) -> None:
     """Of 0.3 ms, where a change of contexts takes 1 ms: with a kernel for each of the other's turns it had 11 of 20. It
-    has 13 to 17 by the seed, the reference 18.
+    has 11 to 16 by the seed, the reference 18.
     """
     load = {"kernel": "bimodal:1825869:17751:437", "launches": 1, "gap": 320_594, "wait": "flag"}
     outcome = run(bench, (20, load), (80, FLOOD), timing={"idle_us": 1000}, seed=SEED)
@@ -206,6 +206,16 @@ def test_kernels_of_very_different_length_keep_the_card_busy(bench: Any) -> None
     mixed = {"kernel": "bimodal:20000:5000000:50", "launches": 50}
     one, other = run(bench, (50, mixed), (50, FLOOD)).shares
     assert one > 0.48 and other > 0.48
+    vary = {"kernel": "lognormal:1000000:800:10000000", "wait": 0}
+    outcome = run(bench, (50, vary), (50, vary), window=(SECOND, 6 * SECOND), seed=SEED)
+    assert sum(outcome.shares) > 0.975  # 0.966 to 0.969 by the seed while early ends were seen when expected
+
+
+def test_a_neighbour_that_comes_back_does_not_come_first_for_long(bench: Any) -> None:
+    """It did so for each 2 ms of its tokens, and its neighbour lost 2.6 of 70 to changes of contexts."""
+    back = {"kernel": "fixed:1000000", "launches": 400, "gap": 1500 * MS}
+    outcome = run(bench, (30, back), (70, FLOOD), window=(SECOND, 9 * SECOND), timing={"switch_us": 500})
+    assert outcome.shares[1] > 0.69
 
 
 def test_rounds_that_take_longer_than_their_mean_count_in_full(bench: Any) -> None:
