@@ -12,6 +12,10 @@
 #define BURST_ALONE (100 * NS_PER_MS)  /* of its share, what a container that is alone on its card may use at once */
 #define NEVER_MEASURED (20 * NS_PER_MS) /* beyond its estimate, a kernel that was never measured may take so long */
 
+/* Work that often ends early is looked at so many times before it should end, so often at most. */
+enum { LOOKS = 16 };
+#define LOOK_LEAST (100 * NS_PER_US)
+
 /*
  * Returns the capacity: one quota, for a burst. While the container waits for others, what they take is owed to it beyond that,
  * and one quota more of what it has not worked off. It loses nothing while it works that off.
@@ -153,6 +157,16 @@ static void note_early_end(struct token_bucket *bucket, uint64_t estimate, uint6
 	uint64_t early = used < estimate ? (estimate - used) * 256 / estimate : 0;
 
 	STORE(bucket->unsure, (mean * 15 + (uint32_t)early) / 16);
+}
+
+bool account_ends_early(const struct token_bucket *bucket)
+{
+	return container_slice_has_neighbours(bucket) && LOAD(bucket->unsure) >= SLICE_EARLY;
+}
+
+uint64_t account_look_each(const struct token_bucket *bucket, uint64_t expected)
+{
+	return account_ends_early(bucket) ? bounds_clamp(expected / LOOKS, LOOK_LEAST, NS_PER_MS) : NS_PER_S;
 }
 
 /* A thread that waits for room need not lose the card, which the container is about to leave without work. */

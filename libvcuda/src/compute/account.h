@@ -28,6 +28,15 @@ void account_book(struct token_bucket *bucket, uint64_t more, uint64_t now);
 void account_complete(struct token_bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t ended,
 		      uint64_t now);
 
+/* Whether the end of work is looked for before it is expected: others wait for it, and it often comes early. */
+bool account_ends_early(const struct token_bucket *bucket);
+
+/*
+ * Returns how often work under way is looked at that should take `expected` ns. A container whose kernels of a function take
+ * times that differ would else leave the card idle from each early end to the expected one.
+ */
+uint64_t account_look_each(const struct token_bucket *bucket, uint64_t expected);
+
 /* Counts the part of [from, to) that was not yet counted for any work of this process. Returns its length. */
 uint64_t account_uncounted(struct token_bucket *bucket, uint64_t from, uint64_t to);
 

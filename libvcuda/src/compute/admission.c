@@ -81,7 +81,7 @@ static uint64_t ahead_beside_others(const struct token_bucket *bucket, uint64_t 
 		return SLICE_AHEAD_CARDS;
 	if (LOAD(container_slice.is_open))
 		return SLICE_AHEAD_OPEN;
-	if (LOAD(bucket->is_awaited) && LOAD(bucket->unsure) < BATCH_UNSURE)
+	if (LOAD(bucket->is_awaited) && LOAD(bucket->unsure) < SLICE_EARLY)
 		return SLICE_AHEAD_AWAITED;
 	bool is_sure = LOAD(bucket->unsure) < SLICE_UNSURE;
 	return (is_sure ? SLICE_AHEAD : SLICE_AHEAD_UNSURE) + 2 * clock_lateness();
@@ -115,7 +115,7 @@ static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t e
 		return true;
 	uint64_t longest = ahead == SLICE_AHEAD_AWAITED ? ahead : NS_PER_MS;
 	*again = now + bounds_clamp(rest > left ? rest - left : rest, SHORT,
-				    bounds_min(longest, batch_look_each(bucket, in_flight)));
+				    bounds_min(longest, account_look_each(bucket, in_flight)));
 	return false;
 }
 

@@ -7,6 +7,7 @@
 #include "compute/container_slice.h"
 #include "compute/process_slice.h"
 #include "compute/semaphores.h"
+#include "compute/slice_parameters.h"
 #include "driver/cuda_table.h"
 
 #define COPY_PATIENCE (50 * NS_PER_MS) /* what is before the launch may wait for the program */
@@ -18,10 +19,6 @@
 
 /* The time between two samples in a stream: two events cost some 5 us. */
 #define SAMPLES_APART (2 * NS_PER_MS)
-
-/* Work that often ends early is looked at so many times before it should end, so often at most. */
-enum { LOOKS = 16 };
-#define LOOK_LEAST (100 * NS_PER_US)
 
 /* A batch ends where its thread waits for it, if its launches should take at least this long. */
 #define WORTH_AN_EVENT (250 * NS_PER_US)
@@ -465,25 +462,14 @@ bool batch_joined(struct launch *launch, bool succeeded)
 bool batch_looks_for_quiet(const struct compute_context *context)
 {
 	return container_slice_has_neighbours(context->bucket) ||
-	       (LOAD(context->is_polled) && LOAD(context->bucket->unsure) >= BATCH_UNSURE);
-}
-
-/* Whether the end of work is looked for before it is expected: others wait for it, and it often comes early. */
-static bool is_early(const struct token_bucket *bucket)
-{
-	return container_slice_has_neighbours(bucket) && LOAD(bucket->unsure) >= BATCH_UNSURE;
-}
-
-uint64_t batch_look_each(const struct token_bucket *bucket, uint64_t expected)
-{
-	return is_early(bucket) ? bounds_clamp(expected / LOOKS, LOOK_LEAST, NS_PER_MS) : NS_PER_S;
+	       (LOAD(context->is_polled) && LOAD(context->bucket->unsure) >= SLICE_EARLY);
 }
 
 uint64_t batch_quiet_at(const struct compute_context *context, uint64_t joined, uint64_t expected)
 {
 	uint64_t soonest = joined + BATCH_QUIET;
 
-	if (!container_slice_has_neighbours(context->bucket) || is_early(context->bucket))
+	if (!container_slice_has_neighbours(context->bucket) || account_ends_early(context->bucket))
 		return soonest;
 	return bounds_max(soonest, expected - BATCH_QUIET);
 }

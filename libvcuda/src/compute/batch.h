@@ -130,7 +130,6 @@ uint64_t batch_end_quiet(struct compute_context *context, uint64_t now);
  * Whether it does: beside others, who wait for that end, and where the program polls and its kernels' mean does not say
  * how long each takes. Where all take the same, looks would only cost.
  */
-#define BATCH_UNSURE 8 /* of 256: by so much batches end before their estimate, in the mean */
 bool batch_looks_for_quiet(const struct compute_context *context);
 
 /*
@@ -138,12 +137,6 @@ bool batch_looks_for_quiet(const struct compute_context *context);
  * kernels' mean says little, that would hide how long the short ones take.
  */
 uint64_t batch_quiet_at(const struct compute_context *context, uint64_t joined, uint64_t expected);
-
-/*
- * Returns how often work under way is looked at that should take `expected` ns. A container whose kernels of a function take
- * times that differ would else leave the card idle from each early end to the expected one.
- */
-uint64_t batch_look_each(const struct token_bucket *bucket, uint64_t expected);
 
 /* The batch has ended, and its stream has no other work. */
 void batch_note_done(struct compute_context *context, const struct batch *done);

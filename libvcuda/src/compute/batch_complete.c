@@ -356,7 +356,7 @@ static uint64_t next_end(const struct compute_context *context, uint64_t now)
 		uint64_t late = end < now ? (now - end) / 4 : 0;
 		uint64_t look = late ? now + bounds_min(late, LATEST_LOOK) : end + (settles ? SETTLED : 0);
 		if (batch->state == CLOSED && batch->started)
-			look = bounds_min(look, now + batch_look_each(context->bucket, batch->estimate));
+			look = bounds_min(look, now + account_look_each(context->bucket, batch->estimate));
 		look = bounds_max(look, now + EARLIEST_LOOK);
 		next = is_last ? bounds_max(next, look) : bounds_min(next, look);
 	}

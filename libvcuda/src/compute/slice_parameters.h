@@ -55,6 +55,7 @@
  */
 #define SLICE_UNSURE 64                     /* of 256 */
 #define SLICE_AHEAD_UNSURE (2 * NS_PER_MS)
+#define SLICE_EARLY 8 /* of 256: by so much batches end before their estimate, so that ends are looked for early */
 
 /*
  * Tokens beyond those of its share that a soft share may have while nobody else wants the card. It keeps them when others
