@@ -145,10 +145,10 @@ def test_by_a_registered_runtime_after_a_run_that_was_killed(
     killed = node.start("--runtime", name, "--row", "memory.device")
     assert killed.stderr
     wait_for(lambda: "memory.device" in killed.stderr.readline(), selftest_bed.PATIENCE)
-    (claim,) = wait_for(node.claims, selftest_bed.PATIENCE).values()
+    (claim,) = wait_for(node.claims, selftest_bed.PATIENCE, pause=0.001).values()
     killed.send_signal(signal.SIGSTOP)
     init = claim["pid"]
-    wait_for(lambda: procfs.command(init) == "vgpu-selftest")
+    wait_for(lambda: procfs.command(init) == "vgpu-selftest", pause=0.001)  # it may soon be over
     with frozen_beside(init):
         for process in (*psutil.Process(killed.pid).children(), killed):
             process.kill()
