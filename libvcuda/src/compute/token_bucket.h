@@ -58,11 +58,12 @@ struct token_bucket {
 	uint32_t was_waited_for; /* that slice, so others have worked before it */
 	uint32_t is_awaited;  /* at the latest look the card's only other container waited: nobody else can come */
 	int64_t looked_until; /* if it is, launches go on without a look until there are no more tokens than these */
-	/* compute/change_cost.c: ns between a launch and the work's end, less the work's own time; 0: not measured */
+	/* compute/change_cost.c */
 	struct change_guess {
-		uint64_t ns, samples;
+		uint64_t ns, samples; /* `ns`: a change takes so long at least; 0: that is not known */
 		int64_t mean, deviation;
 	} guessed_change;
+	/* ns between a launch and the work's end, less the work's own time; 0: not measured */
 	struct change_median {
 		uint64_t ns, samples;
 	} late_after_change, late_without_change, late_on_card; /* the last: after changes, of work that was not held */
