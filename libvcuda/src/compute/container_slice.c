@@ -524,7 +524,7 @@ static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 		       clock_lateness() / 2;
 	if (!sits_through_pauses(bucket))
 		return answers_requests(bucket, now) ? LOAD(bucket->shared.time->progress) + SLICE_LINGER : 0;
-	return LOAD(bucket->shared.time->progress) + bounds_max(SLICE_STAY, change_cost(bucket));
+	return LOAD(bucket->shared.time->progress) + bounds_max(SLICE_STAY, SLICE_WORTH(change_cost(bucket)));
 }
 
 /* The work under way ends later, by the time in which others worked. */
