@@ -354,8 +354,8 @@ void batch_release(struct launch *launch, uint64_t now)
 /* Another thread ended the batch while a launch was in the driver: the end event may lie before the work. */
 static void move_end(struct compute_context *context, struct batch *batch, CUstream stream, uint64_t now)
 {
-	/* Behind a semaphore the end would not come before others have had the card. */
-	CUevent end = context->slots[batch->slot].held ? NULL : card_clock_record(context, stream);
+	/* Behind a semaphore, or a wait for work behind one, the end would not come before others have had the card. */
+	CUevent end = context->held ? NULL : card_clock_record(context, stream);
 
 	batch->is_mixed = true; /* other work may lie between */
 	if (!end)
