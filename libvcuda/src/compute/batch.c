@@ -25,10 +25,11 @@
 
 static struct batch *free_batch(struct compute_context *context)
 {
-	for (int i = 0; context->under_way < BATCHES && i < BATCHES; i++)
-		if (context->batches[i].state == FREE)
-			return &context->batches[i];
-	return NULL;
+	uint32_t i = 0;
+
+	while (i < context->top && context->batches[i].state != FREE)
+		i++;
+	return i < BATCHES ? &context->batches[i] : NULL;
 }
 
 void batch_drop_local_slice(struct compute_context *context, struct batch *batch)
@@ -73,6 +74,8 @@ void batch_set_free(struct compute_context *context, struct batch *batch)
 	context->moved_at = clock_now();
 	batch->state = FREE;
 	count_up(&context->under_way, -1);
+	while (context->top && context->batches[context->top - 1].state == FREE)
+		context->top--;
 }
 
 /* Its work may run from now on. */
@@ -114,6 +117,7 @@ static void open_batch(struct compute_context *context, struct stream_slot *slot
 	slot->waits = false;
 	count_up(&context->under_way, 1);
 	slot->open = (int32_t)(batch - context->batches);
+	context->top = bounds_max(context->top, slot->open + 1);
 	launch->opened = true;
 	if (launch->is_held) {
 		slot->held++;
@@ -306,7 +310,7 @@ bool batch_first_held(struct compute_context *context, struct launch *launch)
 {
 	struct batch *first = NULL;
 
-	for (int i = 0; i < BATCHES; i++) {
+	for (uint32_t i = 0; i < context->top; i++) {
 		struct batch *batch = &context->batches[i];
 		if (batch->state != FREE && batch->is_held && (!first || batch->order < first->order))
 			first = batch;
@@ -478,7 +482,7 @@ uint64_t batch_end_quiet(struct compute_context *context, uint64_t now)
 {
 	uint64_t next = UINT64_MAX;
 
-	for (int i = 0; i < BATCHES; i++) {
+	for (uint32_t i = 0; i < context->top; i++) {
 		struct batch *batch = &context->batches[i];
 		const struct stream_slot *slot = &context->slots[batch->slot];
 		if (batch->state != OPEN || batch->is_held || !batch->launched_at || batch->is_behind_wait ||
@@ -498,7 +502,7 @@ void batch_note_done(struct compute_context *context, const struct batch *done)
 {
 	struct stream_slot *slot = &context->slots[done->slot];
 
-	for (int i = 0; i < BATCHES; i++)
+	for (uint32_t i = 0; i < context->top; i++)
 		if (context->batches[i].state != FREE && !context->batches[i].is_held &&
 		    context->batches[i].slot == done->slot && &context->batches[i] != done)
 			return;

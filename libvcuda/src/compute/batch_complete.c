@@ -306,12 +306,12 @@ static uint64_t by_start(const struct batch *batch)
 
 static void complete_ended(struct compute_context *context, uint64_t now)
 {
-	struct batch *all[BATCHES], *started[BATCHES];
+	struct batch **all = context->by_order, **started = context->by_start;
 	uint64_t blocked = 0;
 	int used = 0, begun = 0;
 
 	container_slice_note_lapse(context->bucket, now);
-	for (int i = 0; i < BATCHES && used < (int)context->under_way; i++)
+	for (uint32_t i = 0; i < context->top; i++)
 		if (context->batches[i].state != FREE && !context->batches[i].is_held)
 			insert(all, used++, &context->batches[i], by_order);
 	for (int i = 0; i < used; i++) {
@@ -348,14 +348,14 @@ static uint64_t next_end(const struct compute_context *context, uint64_t now)
 	bool settles = waits_alone(context->bucket), is_last = settles && LOAD(context->bucket->is_awaited);
 	uint64_t next = is_last ? 0 : UINT64_MAX;
 
-	for (int i = 0; i < BATCHES; i++) {
+	for (uint32_t i = 0; i < context->top; i++) {
 		const struct batch *batch = &context->batches[i];
 		if (batch->state == FREE || batch->is_held)
 			continue;
 		uint64_t end = expected_end(batch) + (batch->state == OPEN ? FORGOTTEN : 0);
 		uint64_t late = end < now ? (now - end) / 4 : 0;
 		uint64_t look = late ? now + bounds_min(late, LATEST_LOOK) : end + (settles ? SETTLED : 0);
-		if (batch->state == CLOSED && batch->started)
+		if (batch->state == CLOSED)
 			look = bounds_min(look, now + account_look_each(context->bucket, batch->estimate));
 		look = bounds_max(look, now + EARLIEST_LOOK);
 		next = is_last ? bounds_max(next, look) : bounds_min(next, look);
@@ -418,7 +418,7 @@ static bool is_batch_stuck(const struct compute_context *context, const struct b
 
 static bool runs(const struct compute_context *context)
 {
-	for (int i = 0; i < BATCHES; i++)
+	for (uint32_t i = 0; i < context->top; i++)
 		if (context->batches[i].state != FREE && context->batches[i].started && !context->batches[i].ended_at)
 			return true;
 	return false;
@@ -433,7 +433,7 @@ static bool has_stuck(const struct compute_context *context, const struct stream
 {
 	bool is_idle = least > PATIENCE && !runs(context);
 
-	for (int i = 0; i < BATCHES; i++) {
+	for (uint32_t i = 0; i < context->top; i++) {
 		const struct batch *batch = &context->batches[i];
 		if (&context->slots[batch->slot] != own &&
 		    is_batch_stuck(context, batch, batch->is_behind_wait && is_idle ? PATIENCE : least, now))
@@ -469,7 +469,7 @@ void batch_complete_release_context(struct compute_context *context, bool is_gon
 
 	if (!context)
 		return;
-	for (int i = 0; is_gone && i < BATCHES; i++)
+	for (uint32_t i = 0; is_gone && i < context->top; i++)
 		if (context->batches[i].state != FREE)
 			write_off(context, &context->batches[i], now);
 	if (is_gone) {

@@ -23,14 +23,26 @@ static struct compute_context *find_context(CUcontext handle)
 	return NULL;
 }
 
-/* Returns an unused record. The record of a destroyed context is used again. */
+static void clear(struct compute_context *context)
+{
+	uint64_t orders = context->orders;
+	uint32_t *words = context->semaphores;
+
+	memset(context, 0, sizeof(*context));
+	context->orders = orders;
+	context->semaphores = words;
+}
+
+/* Returns an unused record. The record of a destroyed context is used again; a new one is zero until its pages are used. */
 static struct compute_context *blank(void)
 {
 	for (int i = 0; i < MOST_CONTEXTS; i++) {
 		struct compute_context *context = atomic_load(&contexts[i]);
 		if (context && context->handle)
 			continue;
-		if (!context)
+		if (context)
+			clear(context);
+		else
 			context = calloc(1, sizeof(*context));
 		atomic_store_explicit(&contexts[i], context, memory_order_release);
 		return context;
@@ -49,11 +61,6 @@ static struct compute_context *add_context(CUcontext handle)
 	contexts_lock(&making);
 	struct compute_context *context = find_context(handle);
 	if (!context && (context = blank())) {
-		uint64_t orders = context->orders;
-		uint32_t *words = context->semaphores;
-		memset(context, 0, sizeof(*context));
-		context->orders = orders;
-		context->semaphores = words;
 		for (int i = 0; i < STREAM_SLOTS; i++)
 			context->slots[i].open = -1;
 		context->device = device;

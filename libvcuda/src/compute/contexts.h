@@ -16,7 +16,7 @@
 #include "shared/guard.h"
 
 /* MOST_CONTEXTS: more than a card has memory for. The 141 GiB of an H200 hold 364 contexts of 396 MiB. */
-enum { STREAM_SLOTS = 64, BATCHES = 256, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 1024, SPINS = 200, GAPS = 512 };
+enum { STREAM_SLOTS = 64, BATCHES = 1024, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 1024, SPINS = 200, GAPS = 512 };
 
 struct estimate;
 
@@ -86,8 +86,10 @@ struct compute_context {
 	atomic_flag lock;
 	uint64_t orders; /* given out; goes on when another context takes the record over */
 	uint32_t under_way; /* batches that are not FREE */
+	uint32_t top; /* behind the last one of these */
 	struct stream_slot slots[STREAM_SLOTS];
 	struct batch batches[BATCHES];
+	struct batch *by_order[BATCHES], *by_start[BATCHES]; /* of complete_ended(): too much for a thread's stack */
 	CUevent events[2 * BATCHES + EVENTS_AT_ONCE];
 	uint32_t event_count; /* events not in use */
 	uint32_t event_total;
