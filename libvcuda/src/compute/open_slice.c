@@ -8,7 +8,6 @@
 static uint64_t began, used_before; /* the present slice */
 static uint64_t changing;           /* what the change took with which it began, and no program can use */
 static uint64_t own_at;             /* when it last left a slice of its own */
-static bool stays_idle;             /* its own slices leave the card idle though its program launches ahead */
 static uint64_t ahead_until;        /* until then its program is to launch ahead, see compute/held.h */
 static uint64_t lasted, used;         /* of its latest own slices: how long they were, and what it used in them */
 
@@ -31,19 +30,10 @@ void open_slice_begun(uint64_t waited, uint64_t now)
 	changing = waited && token_bucket_count() ? change_cost(token_buckets[0]) : 0;
 }
 
-/* Launches ahead come first: only a program that leaves the card idle all the same is to let others in. */
 static void note_idle(uint64_t now)
 {
-	bool is_ahead = open_slice_needs_work_ahead(now), is_idle = used < lasted - lasted / SLICE_IDLE_PART;
-
-	if (lasted <= SLICE_OPEN_MEAN / 2)
-		return;
-	stays_idle = is_idle && is_ahead;
-	if (!is_idle)
-		return;
-	STORE(ahead_until, now + SLICE_AHEAD_FOR);
-	if (!is_ahead)
-		lasted = used = 0;
+	if (lasted > SLICE_OPEN_MEAN / 2 && used < lasted - lasted / SLICE_IDLE_PART)
+		STORE(ahead_until, now + SLICE_AHEAD_FOR);
 }
 
 void open_slice_left(bool is_own, uint64_t now)
@@ -85,7 +75,7 @@ bool open_slice_own_is_due(uint64_t now)
 bool open_slice_leaves_card_idle(void)
 {
 	return token_bucket_count() == 1 && LOAD(token_buckets[0]->unsure) < SLICE_OPEN_UNSURE &&
-	       (stays_idle || clock_lateness() > SLICE_THREADS_LATE);
+	       clock_lateness() > SLICE_THREADS_LATE;
 }
 
 static uint64_t spent(uint64_t now)
@@ -130,7 +120,6 @@ bool open_slice_is_wanted(uint64_t now)
 void open_slice_reset(void)
 {
 	began = own_at = lasted = used = ahead_until = 0;
-	stays_idle = false;
 	mode.is_trial = false;
 	(void)set_mode(false, SLICE_TRIAL, 0);
 }
