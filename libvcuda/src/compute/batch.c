@@ -248,7 +248,8 @@ void batch_join(struct launch *launch, uint64_t asked, uint64_t now)
 		return;
 	}
 	struct batch *batch = slot->open < 0 ? NULL : &context->batches[slot->open];
-	if (slot->held) { /* another thread's launch is held there since */
+	/* Another thread's launch is held since, and this one's stream may wait for it: its batch would not end. */
+	if (slot->held || (context->held && batch_can_hold(launch))) {
 		hold(context, slot, launch, now);
 		if (launch->is_held)
 			account_release(context->bucket, launch->estimate);
@@ -289,6 +290,11 @@ static struct batch *batch_of(struct compute_context *context, const struct laun
 	struct batch *batch = &context->batches[launch->batch];
 
 	return batch->state != FREE && batch->order == launch->order ? batch : NULL;
+}
+
+bool batch_can_hold(const struct launch *launch)
+{
+	return launch->stream != CU_STREAM_PER_THREAD && !launch->is_member && !launch->context->has_no_semaphores;
 }
 
 bool batch_hold(struct launch *launch, uint64_t now)

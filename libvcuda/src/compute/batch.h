@@ -70,6 +70,9 @@ enum {
 	BATCH_OPERATIONS = 4
 };
 
+/* Whether its stream can wait for a semaphore and its batch be ended by any thread, and its kernel waits for no other card's. */
+bool batch_can_hold(const struct launch *launch);
+
 /* Puts the launch into a batch behind a semaphore, and reserves nothing. False: there is no room. */
 bool batch_hold(struct launch *launch, uint64_t now);
 

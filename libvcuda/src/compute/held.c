@@ -40,8 +40,7 @@ static bool suits(const struct launch *launch, uint64_t now)
 			     ? open_slice_needs_work_ahead(now) || LOAD(bucket->lag) > (int64_t)SLICE_LAG_HELD
 			     : admission_may_launch_far_ahead(bucket, now);
 
-	return helps && launch->stream != CU_STREAM_PER_THREAD && !launch->is_member &&
-	       !launch->context->has_no_semaphores && !LOAD(launch->context->drains) && now >= LOAD(none_until) &&
+	return helps && batch_can_hold(launch) && !LOAD(launch->context->drains) && now >= LOAD(none_until) &&
 	       LOAD(bucket->unsure) < SLICE_UNSURE && clock_lateness() <= SLICE_THREADS_LATE &&
 	       !schedule_idle_rate(bucket) && !has_several_cards();
 }

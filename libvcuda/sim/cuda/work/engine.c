@@ -8,11 +8,13 @@
 #include <sys/prctl.h>
 
 #include "cuda/work/queue.h"
+#include "cuda/work/watch.h"
 #include "state/clock.h"
 #include "state/realtime.h"
 
 #define MEETING_NS 100000u /* how often a kernel that waits for another one checks */
-#define LAZY_NS 50000u /* if no thread waits, works that end within this time are handled together */
+/* If no thread waits, works that end within this time are handled together. What a stream waits for is looked at in time. */
+#define LAZY_NS 50000u
 
 /* True for kernels and for other work of the card's multiprocessors. */
 static bool is_kernel(const struct sim_work *work)
@@ -327,7 +329,8 @@ static void sleep_until(struct sim_engine *engine, uint64_t wake, uint64_t now, 
 		return;
 	}
 	bool keeps_idle = engine->has_turn && !engine->share;
-	if (!engine->waiting && !keeps_idle && wake != SIM_NEVER && wake < now + LAZY_NS)
+	bool may_be_late = !engine->waiting && !keeps_idle && !sim_watch_is_queued();
+	if (may_be_late && wake != SIM_NEVER && wake < now + LAZY_NS)
 		wake = now + LAZY_NS;
 	sim_clock_wait(&engine->work, &sim_driver.lock, wake);
 }
