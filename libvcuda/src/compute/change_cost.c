@@ -56,6 +56,11 @@ void change_cost_guessed(struct token_bucket *bucket, int64_t late)
 	STORE(guess->ns, least < 0 ? 0 : bounds_min((uint64_t)least, SLICE_CHANGE_MOST));
 }
 
+uint64_t change_cost_of_card(const struct token_bucket *bucket)
+{
+	return cost(bucket, LOAD(bucket->late_on_card.ns));
+}
+
 uint64_t change_cost(const struct token_bucket *bucket)
 {
 	uint64_t measured = LOAD(bucket->late_after_change.ns), guessed = LOAD(bucket->guessed_change.ns);

@@ -26,4 +26,7 @@ void change_cost_guessed(struct token_bucket *bucket, int64_t late);
 /* Returns the ns that a change takes this container, within bounds. */
 uint64_t change_cost(const struct token_bucket *bucket);
 
+/* The same without what a stream takes to see that held work was released. */
+uint64_t change_cost_of_card(const struct token_bucket *bucket);
+
 #endif

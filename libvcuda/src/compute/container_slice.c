@@ -386,7 +386,7 @@ static enum neighbours_want wanted(struct token_bucket *bucket, uint64_t now)
 		return NEIGHBOURS_WANT_SOON;
 	bool is_behind = place_now(bucket, now) + schedule_period(bucket) <= schedule_host_time(now);
 	if (open_slice_own_is_due(now) || LOAD(bucket->unsure) >= SLICE_OPEN_UNSURE ||
-	    (is_behind && !is_open && !open_slice_leaves_card_idle()))
+	    (is_behind && !is_open && !open_slice_may_help()))
 		return NEIGHBOURS_WANT_ALONE;
 	return NEIGHBOURS_WANT_ROOM;
 }

@@ -72,7 +72,7 @@ bool open_slice_own_is_due(uint64_t now)
 }
 
 /* Not where threads launch on several cards in turn, nor where kernels of a function take times that are hard to tell. */
-bool open_slice_leaves_card_idle(void)
+bool open_slice_may_help(void)
 {
 	return token_bucket_count() == 1 && LOAD(token_buckets[0]->unsure) < SLICE_OPEN_UNSURE &&
 	       clock_lateness() > SLICE_THREADS_LATE;
@@ -102,7 +102,7 @@ bool open_slice_is_wanted(uint64_t now)
 {
 	bool is_early = mode.is_trial && spent(now) >= SLICE_TRIAL / 5 && rate(now) < mode.rate / 2;
 
-	if (!is_early && (spent(now) < mode.lasts || !(mode.is_open || mode.is_trial || open_slice_leaves_card_idle())))
+	if (!is_early && (spent(now) < mode.lasts || !(mode.is_open || mode.is_trial || open_slice_may_help())))
 		return mode.is_open;
 	mode.is_trial = !mode.is_trial;
 	if (mode.is_trial) {
@@ -110,7 +110,7 @@ bool open_slice_is_wanted(uint64_t now)
 		return set_mode(!mode.is_open, SLICE_TRIAL, now);
 	}
 	bool is_better = rate(now) > mode.rate + mode.rate / 8;
-	bool is_open = mode.is_open == is_better && open_slice_leaves_card_idle();
+	bool is_open = mode.is_open == is_better && open_slice_may_help();
 	mode.again = is_open == mode.was_open ? bounds_clamp(2 * mode.again, SLICE_TRIAL_LEAST, SLICE_TRIAL_MOST)
 					      : SLICE_TRIAL_LEAST;
 	mode.was_open = is_open;

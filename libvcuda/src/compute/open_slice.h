@@ -1,7 +1,6 @@
 /*
- * Open slices. A program may leave the card idle in a slice of its own, because it launches seldom or its threads wake
- * late. Its container then lets others work beside it. What that costs depends on the card and on the programs, so it is
- * tried.
+ * Open slices. A program whose threads wake late leaves the card idle in a slice of its own. Its container then lets others
+ * work beside it. What that costs depends on the card and on the programs, so it is tried.
  *
  * Belongs here: how much of its slices the program uses, whether it is to launch ahead therefore, and whether they are to be
  * open. Not how others learn of it (compute/presence.h), nor how it launches ahead (compute/held.h). One thread at a time
@@ -25,8 +24,8 @@ bool open_slice_is_measured(uint64_t now);
 /* Whether it is time for a slice of its own: only there can kernels be measured. */
 bool open_slice_own_is_due(uint64_t now);
 
-/* Whether its own slices leave the card idle for so long that others are to be tried beside it. */
-bool open_slice_leaves_card_idle(void);
+/* Whether its threads wake so late that others in its slices may help. */
+bool open_slice_may_help(void);
 
 /* Whether its own slices have left the card idle of late, so that its program is to launch ahead. Any thread may call it. */
 bool open_slice_needs_work_ahead(uint64_t now);

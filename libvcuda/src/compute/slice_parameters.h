@@ -98,8 +98,8 @@
 #define SLICE_LONG (4 * NS_PER_MS)
 
 /*
- * Open slices (compute/open_slice.h): tried where more than this part of own slices is idle, or where threads wake so late.
- * Shorter slices are of programs that answer requests.
+ * Open slices (compute/open_slice.h): tried where threads wake so late. Where more than the first part of own slices is idle,
+ * launches are held. Shorter slices are of programs that answer requests.
  */
 #define SLICE_IDLE_PART 6
 #define SLICE_OPEN_UNSURE 40 /* of 256, as SLICE_UNSURE */
