@@ -144,12 +144,12 @@ static bool has_room(const struct launch *launch, uint64_t now, uint64_t *again)
 
 /*
  * Time for which the container has kept the card from others without work counts as its use, though none is reported. Pauses of
- * less than half a change of contexts do not: whoever would use them loses more.
+ * less than three quarters of a change of contexts do not: whoever would use them loses more.
  */
 static void charge_kept_card(struct token_bucket *bucket, uint64_t from, uint64_t now)
 {
 	from = bounds_max(from, LOAD(container_slice.began));
-	if (LOAD(bucket->mean_pause) < change_cost_of_card(bucket) / 2 || from + KEPT_LEAST > now ||
+	if (LOAD(bucket->mean_pause) < change_cost_of_card(bucket) * 3 / 4 || from + KEPT_LEAST > now ||
 	    !LOAD(container_slice.present) || LOAD(container_slice.is_mixed) || !container_slice_is_awaited())
 		return;
 	__atomic_fetch_sub(&bucket->shared.time->level, (int64_t)(now - from), __ATOMIC_RELAXED);
