@@ -1,5 +1,5 @@
-"""Programs that leave the card idle in their own time slices: recorded ones, whose launches are short and far apart, and
-are held, and those whose threads wake late. In virtual time. `make bench BENCH=cores` has more, beside the reference scheduler.
+"""Programs that leave the card idle in their own time slices: recorded ones, whose launches are short and far apart,
+and those whose threads wake late. In virtual time. `make bench BENCH=cores` has more, beside the reference scheduler.
 """
 
 from __future__ import annotations

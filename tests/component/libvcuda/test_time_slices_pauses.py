@@ -67,7 +67,7 @@ def test_a_pause_that_keeps_the_card_takes_tokens(bench: Any, launches: int, lea
     assert neighbour * 100 > 60
 
 
-@pytest.mark.parametrize(("length", "pause", "least"), [(600, 290, 38), (1000, 730, 31)])  # the reference: 42.9 and 33.3
+@pytest.mark.parametrize(("length", "pause", "least"), [(600, 290, 38), (1000, 730, 31)])  # reference: 42.9, 33.3
 def test_a_pause_that_costs_less_than_changes_keeps_the_card(bench: Any, length: int, pause: int, least: float) -> None:
     """A change takes 500 us. While short pauses took tokens the first had 28.6; while its container left just before a
     pause was over, as long as a change, the second had 27.6 and its neighbour 31.5.

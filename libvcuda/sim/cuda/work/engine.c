@@ -8,7 +8,6 @@
 #include <sys/prctl.h>
 
 #include "cuda/work/queue.h"
-#include "cuda/work/watch.h"
 #include "state/clock.h"
 #include "state/realtime.h"
 
@@ -329,8 +328,8 @@ static void sleep_until(struct sim_engine *engine, uint64_t wake, uint64_t now, 
 		return;
 	}
 	bool keeps_idle = engine->has_turn && !engine->share;
-	bool may_be_late = !engine->waiting && !keeps_idle && !sim_watch_is_queued();
-	if (may_be_late && wake != SIM_NEVER && wake < now + LAZY_NS)
+	bool is_watched = __atomic_load_n(&sim_driver.watches, __ATOMIC_RELAXED);
+	if (!engine->waiting && !keeps_idle && !is_watched && wake != SIM_NEVER && wake < now + LAZY_NS)
 		wake = now + LAZY_NS;
 	sim_clock_wait(&engine->work, &sim_driver.lock, wake);
 }

@@ -25,7 +25,6 @@ struct watch {
 static struct watch *watches; /* under sim_driver.lock */
 static bool is_running;
 static uint32_t number; /* of the thread in virtual time */
-static uint32_t queued; /* waits that no stream has reached yet */
 
 static void finish(struct watch *watch)
 {
@@ -125,7 +124,7 @@ static void arm(void *argument)
 {
 	struct watch *watch = argument;
 
-	__atomic_fetch_sub(&queued, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_sub(&sim_driver.watches, 1, __ATOMIC_RELAXED);
 	if (watch->condition(watch->argument)) {
 		finish(watch);
 		return;
@@ -149,21 +148,16 @@ static CUresult wait_for(CUstream stream, CUevent event, struct watch *watch)
 
 	watch->moment->references = 2;
 	event->moment = watch->moment;
-	__atomic_fetch_add(&queued, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&sim_driver.watches, 1, __ATOMIC_RELAXED);
 	CUresult result = sim_queue_submit(stream, &work, false);
 	if (result != CUDA_SUCCESS) {
-		__atomic_fetch_sub(&queued, 1, __ATOMIC_RELAXED);
+		__atomic_fetch_sub(&sim_driver.watches, 1, __ATOMIC_RELAXED);
 		event->moment->references--;
 		return result;
 	}
 	work = (struct sim_work){.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .event = event};
 	sim_queue_submit(stream, &work, false); /* if this fails, no stream waits; the watch goes on nevertheless */
 	return CUDA_SUCCESS;
-}
-
-bool sim_watch_is_queued(void)
-{
-	return __atomic_load_n(&queued, __ATOMIC_RELAXED);
 }
 
 CUresult sim_watch(CUstream stream, sim_condition condition, void *argument)

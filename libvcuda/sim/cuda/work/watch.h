@@ -14,7 +14,4 @@ typedef bool (*sim_condition)(void *argument);
 /* The stream waits for the condition from here on. `argument` is freed when the condition is met, or on failure. */
 CUresult sim_watch(CUstream stream, sim_condition condition, void *argument);
 
-/* Whether a stream has such a wait before it. Without the lock: the answer may be late. */
-bool sim_watch_is_queued(void);
-
 #endif
