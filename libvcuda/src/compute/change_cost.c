@@ -56,14 +56,20 @@ void change_cost_guessed(struct token_bucket *bucket, int64_t late)
 	STORE(guess->ns, least < 0 ? 0 : bounds_min((uint64_t)least, SLICE_CHANGE_MOST));
 }
 
+/* What is guessed counts as long as little was measured. */
+static uint64_t cost_by(const struct token_bucket *bucket, const struct change_median *after)
+{
+	uint64_t guessed = after->samples < SAMPLES ? LOAD(bucket->guessed_change.ns) : 0;
+
+	return bounds_max(cost(bucket, LOAD(after->ns)), guessed);
+}
+
 uint64_t change_cost_of_card(const struct token_bucket *bucket)
 {
-	return cost(bucket, LOAD(bucket->late_on_card.ns));
+	return cost_by(bucket, &bucket->late_on_card);
 }
 
 uint64_t change_cost(const struct token_bucket *bucket)
 {
-	uint64_t measured = LOAD(bucket->late_after_change.ns), guessed = LOAD(bucket->guessed_change.ns);
-
-	return bounds_max(cost(bucket, measured), bucket->late_after_change.samples < SAMPLES ? guessed : 0);
+	return cost_by(bucket, &bucket->late_after_change);
 }
