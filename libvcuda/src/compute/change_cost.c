@@ -7,6 +7,7 @@
 #include "compute/slice_parameters.h"
 
 enum { SAMPLES = 12 }; /* reach any cost, whatever it began with */
+enum { FEW = 4 }; /* so many are not told to the host: another process of the container may know better */
 #define LATENCY (5 * NS_PER_US) /* of work on an idle card, until it is known */
 
 /* The first samples move it by a half, so that a card that differs much from the usual ones is known after a dozen. */
@@ -40,7 +41,7 @@ void change_cost_measured(struct token_bucket *bucket, bool changes, bool was_he
 	if (changes)
 		follow(&bucket->late_on_card, LATENCY + SLICE_CHANGE, late);
 	uint64_t on_card = LOAD(bucket->late_on_card.ns);
-	if (on_card)
+	if (bucket->late_on_card.samples > FEW)
 		usage_change_measured(bucket->shared.time, cost(bucket, on_card));
 }
 
