@@ -72,8 +72,7 @@ struct sim_driver {
 	struct sim_pool *host_default; /* default pool of host memory */
 	struct sim_pool *host_pool;    /* pool of host memory that is set; NULL: the default one */
 	struct sim_allocation *mappings; /* of physical memory; they belong to no context */
-	uint32_t
-		watches; /* waits for values and foreign events that no stream has reached yet; changes by atomic operations */
+	uint32_t watches; /* of cuda/work/watch.c that no stream has reached yet; it changes by atomic operations */
 	/*
 	 * Waits for the work that may use a context's memory (NULL: any context's). The first work sets it. Under the
 	 * lock, which is released while there is something to wait for.
@@ -84,7 +83,7 @@ struct sim_driver {
 extern struct sim_driver sim_driver;
 
 /* Every entry point begins with one of these, or with one of cuda/base/context.h. The result is the driver's own error. */
-CUresult sim_init_ready(void); /* cuInit has been called in this process */
+CUresult sim_init_ready(void);        /* cuInit has been called in this process */
 CUresult sim_device(CUdevice device); /* ready, and the ordinal exists */
 
 CUresult sim_init_result(enum sim_status status);
